@@ -1,0 +1,7 @@
+# Every target only calls dev.py, so that make itself is not needed: python3 dev.py --help
+# Arguments: make test ARGS="tests/rules -k join"
+PYTHON ?= python3
+
+.PHONY: run test setup lint bench soak lock
+run test setup lint bench soak lock:
+	@$(PYTHON) dev.py $@ $(ARGS)
