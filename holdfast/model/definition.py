@@ -1,0 +1,149 @@
+"""Definition: a workflow as data.
+
+Owns: what a workflow consists of, its JSON form, and the content hash that is its version.
+Never: executes anything, holds a callable, knows Python annotations (types are JSON Schema here).
+
+Names: a node's id is unique within its body. The nodes of a map's or loop's body live in `Body.nodes`; inside a body a
+reference means the same body first, then the enclosing ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.model.errors import DefinitionError
+from holdfast.model.expressions import Expr
+from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT
+from holdfast.model.policies import Retry
+
+
+class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One unit of work.
+
+    `call` runs the handler `uses`; `map` runs `body` once per item of `over`; `loop` runs `body` again and again.
+    `args` are the handler's arguments by parameter name ("*" holds a `list` expression for *args). In a map or loop
+    they are the extra keyword arguments, the same for every item or round, readable inside as ["param", id, name].
+    """
+
+    id: str
+    kind: Literal["call", "map", "loop"] = "call"
+    uses: str = ""
+    args: dict[str, Expr] = {}
+    when: Expr | None = None
+    """False: the node is skipped. null constant and absent are the same: no condition."""
+    after: tuple[str, ...] = ()
+    """Nodes that must be settled first, without data."""
+    phase: str | None = None
+    lane: str = ""
+    """Where a parallel route puts the node: `route_1.eu.`; part of its path, nothing else."""
+    route: str | None = None
+    """The handler's or route's label for people, when a node belongs to a branch of a route: `kind=article`."""
+
+    retry: Retry | None = None
+    timeout: float | None = None
+    """Seconds one attempt may run."""
+    heartbeat: float | None = None
+    """Seconds that may pass without ctx.heartbeat()."""
+    on_crash: Literal["rerun", "fail", "ask"] = "rerun"
+    compensate: str | None = None
+    """The handler that undoes this node; it gets the output."""
+    compensate_retry: Retry | None = None
+    compensate_accepts_none: bool = False
+    concurrency: int | None = None
+    """At most this many bodies of this handler at once, per engine."""
+    priority: int = 0
+    idempotent: bool = False
+    """The author says that repeating the body is harmless."""
+    returns: Any = None
+    """JSON Schema of the output, where the handler says."""
+
+    body: Body | None = None
+    over: Expr | None = None
+    item: str = ""
+    """Map: the body's parameter that gets the item. Loop: the one that gets the value."""
+    limit: int = MAP_LIMIT_DEFAULT
+    errors: Literal["fail", "collect"] = "fail"
+    start: Expr | None = None
+    until: Expr | None = None
+    """Evaluated inside the body's scope after each round."""
+    max_visits: int = LOOP_VISITS_MAX
+    at_limit: Literal["fail", "take"] = "fail"
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a map does with each item, or a loop in each round: nodes of its own and a result."""
+
+    nodes: tuple[NodeDef, ...]
+    result: Expr = None
+
+
+class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One input of a workflow."""
+
+    name: str
+    required: bool = True
+    default: Any = None
+    schema: Any = None
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A named group of nodes; it orders only where `after` asks."""
+
+    name: str
+    after: str | None = None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How runs of a workflow behave; each can also be set for one run."""
+
+    persistence: str = "aggressive"
+    """`aggressive`, `lazy`, or `interval:10s`."""
+    history: Literal["full", "audit"] = "full"
+    on_failure: str = "fail"
+    """`fail`, `continue` or `compensate`."""
+    on_code_change: Literal["continue", "fail", "branch"] = "continue"
+    timeout: float | None = None
+    """Seconds of wall time since the run's start."""
+    priority: int = 0
+    concurrency: int | None = None
+    """At most this many runs of the workflow at work at once, per engine."""
+    max_recoveries: int | None = None
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workflow. One that exists as a `Definition` from `load` or from tracing is valid (validation.py)."""
+
+    name: str
+    kind: Literal["graph", "code"] = "graph"
+    params: tuple[Param, ...] = ()
+    nodes: tuple[NodeDef, ...]
+    result: Expr = None
+    phases: tuple[Phase, ...] = ()
+    variables: dict[str, Any] = {}
+    """Name to JSON Schema of its type."""
+    settings: Settings = Settings()
+    doc: str = ""
+
+    def encode(self) -> bytes:
+        """The canonical JSON form."""
+        return _ENCODER.encode(self)
+
+    def content_hash(self) -> str:
+        """What makes two definitions the same version; the description does not count."""
+        bare = msgspec.structs.replace(self, doc="") if self.doc else self
+        return hashlib.blake2b(bare.encode(), digest_size=16).hexdigest()
+
+
+def decode(data: bytes | str) -> Definition:
+    """A definition from its JSON form; shape errors name the field. Does not validate the graph (validation.check)."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
+        raise DefinitionError(f"this is not a workflow definition: {e}") from None
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER = msgspec.json.Decoder(Definition)

@@ -1,0 +1,241 @@
+"""Errors: everything Holdfast raises, on one screen.
+
+The class docstring is the default message; `code` is the same in Python, on the command line and in the journal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HoldfastError(Exception):
+    """Something in Holdfast went wrong."""
+
+    code: ClassVar[str] = "holdfast_error"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+# --- the caller's mistakes -----------------------------------------------------------------------------------
+
+
+class DefinitionError(HoldfastError):
+    """The workflow's definition has problems."""
+
+    code = "invalid_definition"
+
+    def __init__(self, message: str | None = None, problems: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+class TraceError(DefinitionError):
+    """A workflow function does something that cannot be written down as a graph."""
+
+    code = "trace_error"
+
+
+class InvalidInput(HoldfastError):
+    """A value does not fit its declared type."""
+
+    code = "invalid_input"
+
+
+class UnknownRun(HoldfastError):
+    """There is no such run in this store."""
+
+    code = "unknown_run"
+
+
+class RunExists(HoldfastError):
+    """A run with this id exists with another input."""
+
+    code = "run_exists"
+
+
+class Refused(HoldfastError):
+    """The run's owner refused the request."""
+
+    code = "refused"
+
+
+class NotYetApplied(HoldfastError):
+    """The request is stored and will be applied; its outcome is not known yet."""
+
+    code = "not_yet_applied"
+
+
+class MissingCode(HoldfastError):
+    """The code of this run's workflow is not loaded here."""
+
+    code = "missing_code"
+
+
+class UsageError(HoldfastError):
+    """The call does not make sense here."""
+
+    code = "usage"
+
+
+# --- how runs and nodes end ----------------------------------------------------------------------------------
+
+
+class RunFailed(HoldfastError):
+    """The run failed."""
+
+    code = "run_failed"
+
+    def __init__(self, message: str | None = None, error: Any = None, run_id: str = "") -> None:
+        super().__init__(message)
+        self.error = error
+        self.run_id = run_id
+
+
+class RunCancelled(HoldfastError):
+    """The run was cancelled."""
+
+    code = "run_cancelled"
+
+    def __init__(self, message: str | None = None, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunSuspended(HoldfastError):
+    """The run waits for something that only a person or another program can bring."""
+
+    code = "run_suspended"
+
+    def __init__(self, message: str | None = None, run_id: str = "", waits: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.waits = waits
+
+
+class Fail(HoldfastError):
+    """A body says that it failed, and whether trying again could help."""
+
+    code = "fail"
+
+    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class ChildFailed(HoldfastError):
+    """A child run failed or was cancelled."""
+
+    code = "child_failed"
+
+    def __init__(self, message: str | None = None, run_id: str = "", error: Any = None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.error = error
+
+
+class StepFailed(HoldfastError):
+    """A remembered step failed, and its exception type is not known here."""
+
+    code = "step_failed"
+
+
+class NodeTimeout(HoldfastError, TimeoutError):
+    """The node ran longer than its timeout."""
+
+    code = "timeout"
+
+
+class HeartbeatLost(HoldfastError, TimeoutError):
+    """The node did not call ctx.heartbeat in time."""
+
+    code = "heartbeat_lost"
+
+
+class StepMismatch(HoldfastError):
+    """The code asks for another step than the one that is remembered at this position."""
+
+    code = "step_mismatch"
+
+
+class NotSerialisable(HoldfastError):
+    """A value cannot be stored as JSON."""
+
+    code = "not_serialisable"
+
+
+class ValueTooLarge(HoldfastError):
+    """A value is larger than the inline limit."""
+
+    code = "value_too_large"
+
+
+class OutcomeUnknown(HoldfastError):
+    """It is not known whether this happened."""
+
+    code = "outcome_unknown"
+
+
+class BodyDied(HoldfastError):
+    """The process that ran the body ended before the body did."""
+
+    code = "body_died"
+
+
+# --- the world's weather, and our own bugs ---------------------------------------------------------------------
+
+
+class StoreError(HoldfastError):
+    """The store cannot be used."""
+
+    code = "store_error"
+
+
+class StoreFull(StoreError):
+    """The disk is full; nothing was written. Free some space, then resume."""
+
+    code = "store_full"
+
+
+class StoreReadOnly(StoreError):
+    """The database cannot be written."""
+
+    code = "store_read_only"
+
+
+class NotOurStore(StoreError):
+    """The file is not a Holdfast database."""
+
+    code = "not_our_store"
+
+
+class NewerStore(StoreError):
+    """The database was written by a newer Holdfast. Upgrade this one."""
+
+    code = "newer_store"
+
+
+class LeaseLost(HoldfastError):
+    """Another engine owns this run now."""
+
+    code = "lease_lost"
+
+
+class IllegalTransition(HoldfastError):
+    """A bug: a status was about to change in a way that its machine does not allow."""
+
+    code = "illegal_transition"
+
+
+class CorruptJournal(HoldfastError):
+    """The journal of a run cannot be read."""
+
+    code = "corrupt"
+
+
+class Suspended(BaseException):
+    """Raised inside a body that is being left without having ended. Do not catch it; `finally` blocks run."""

@@ -1,0 +1,381 @@
+"""Events: the immutable facts of a run's journal.
+
+Owns: the event types, their data, and the bytes they are stored as.
+Never: says what an event does to a run (see evolve.py) or when it is written (see rules).
+
+An `Entry` is one row of the journal: columns that every event has, and the event itself, whose fields are `data`. An
+event is forever: new fields have defaults, types never change, names are never reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.model.errors import CorruptJournal
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A failure as the journal keeps it: never locals, at most 16 KiB."""
+
+    code: str
+    message: str
+    kinds: tuple[str, ...] = ()
+    """Qualified names of the exception's class and bases, most specific first."""
+    frames: tuple[str, ...] = ()
+    """The user's own frames, `file:line in function: source line`, outermost first."""
+    retryable: bool | None = None
+    """What the body said; None when it said nothing."""
+    node: str | None = None
+    path: str | None = None
+    attempt: int | None = None
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    pass
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+
+
+class RunCreated(_Event, frozen=True):
+    workflow: str
+    version: int
+    input: msgspec.Raw
+    """The inputs by name, as one JSON object."""
+    input_hash: str
+    settings: dict[str, Any] = {}
+    code: Any = None
+    fingerprints: dict[str, str] = {}
+    code_hash: str = ""
+    """One hash over the fingerprints."""
+    captured: dict[str, Any] = {}
+    parent: dict[str, Any] | None = None
+    """{run_id, node, path, visit, call}: where a child reports to."""
+    depth: int = 0
+    actor: str = ""
+    trace: str | None = None
+
+
+class RunTakenOver(_Event, frozen=True):
+    engine: str
+    token: int
+    previous: str | None = None
+    graceful: bool = False
+
+
+class RunSuspended(_Event, frozen=True):
+    waits: tuple[str, ...] = ()
+
+
+class RunResumed(_Event, frozen=True):
+    by: str = ""
+
+
+class RunCancelRequested(_Event, frozen=True):
+    reason: str = ""
+    actor: str = ""
+
+
+class RunCancelled(_Event, frozen=True):
+    reason: str = ""
+
+
+class RunCompleted(_Event, frozen=True):
+    result: msgspec.Raw
+
+
+class RunFailed(_Event, frozen=True):
+    error: ErrorInfo
+    others: tuple[ErrorInfo, ...] = ()
+    """Compensations that failed, and effects of unknown outcome that nothing could undo."""
+
+
+class RunEdited(_Event, frozen=True):
+    actor: str
+    before: Any
+    after: Any
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------
+
+
+class PhaseStarted(_Event, frozen=True):
+    phase: str
+
+
+class PhaseCompleted(_Event, frozen=True):
+    phase: str
+
+
+class ScopeOpened(_Event, frozen=True):
+    count: int | None = None
+    """Items of a map; None for a loop."""
+    source: Any = None
+
+
+class ScopeClosed(_Event, frozen=True):
+    """A map or loop has ended. Without a node it is the run's own scope: it is `failing` though no node failed, or
+    everything in it has stopped and it is `compensating`."""
+
+    outcome: str = "completed"
+    error: ErrorInfo | None = None
+
+
+class NodeScheduled(_Event, frozen=True):
+    attempt: int
+    not_before: int | None = None
+
+
+class NodeStarted(_Event, frozen=True):
+    attempt: int
+    inputs: tuple[tuple[str, int, str], ...] = ()
+    """(parameter, seq of the event that holds the value, pointer into it); never values."""
+
+
+class NodeCheckpointed(_Event, frozen=True):
+    value: msgspec.Raw
+    positions: dict[str, int] = {}
+    number: int = 1
+    vars: dict[str, msgspec.Raw] = {}
+    captured_vars: dict[str, Any] = {}
+
+
+class NodeSuspended(_Event, frozen=True):
+    waits: tuple[str, ...] = ()
+    basket: str | None = None
+    mode: str = ""
+
+
+class NodeResumed(_Event, frozen=True):
+    by: str = ""
+
+
+class NodeCompleted(_Event, frozen=True):
+    attempt: int
+    output: msgspec.Raw = msgspec.Raw(b"null")
+    captured: dict[str, Any] = {}
+    vars: dict[str, msgspec.Raw] = {}
+    captured_vars: dict[str, Any] = {}
+    virtual: bool = False
+    """A map's or loop's output: made of its items' outputs, never stored twice."""
+    route: str | None = None
+
+
+class NodeFailed(_Event, frozen=True):
+    attempt: int
+    error: ErrorInfo
+    retryable: bool = False
+    """Another attempt follows."""
+    retry_at: int | None = None
+    closes: bool = False
+    """The run ends because of it."""
+    counts: bool = True
+    """The run cannot end well because of it (False: an item of a map that collects its errors)."""
+
+
+class NodeSkipped(_Event, frozen=True):
+    reason: str
+    cause: str | None = None
+
+
+class NodeCancelled(_Event, frozen=True):
+    reason: str = ""
+    outcome: str | None = None
+    cause: str | None = None
+
+
+# --- inside bodies ---------------------------------------------------------------------------------------------
+
+
+class StepCompleted(_Event, frozen=True):
+    scope: str
+    position: int
+    kind: str
+    name: str
+    digest: str
+    output: msgspec.Raw
+    key: str | None = None
+    attempt: int = 1
+
+
+class StepFailed(_Event, frozen=True):
+    scope: str
+    position: int
+    kind: str
+    name: str
+    digest: str
+    error: ErrorInfo
+    key: str | None = None
+    attempt: int = 1
+    retry_at: int | None = None
+
+
+class StepStarted(_Event, frozen=True):
+    """Written only for steps of nodes whose `on_crash` is not rerun: their start is committed first."""
+
+    scope: str
+    position: int
+    kind: str
+    name: str
+    digest: str
+    key: str | None = None
+    attempt: int = 1
+
+
+# --- waits, messages, children ---------------------------------------------------------------------------------
+
+
+class WaitOpened(_Event, frozen=True):
+    wait_id: str
+    kind: str
+    call: dict[str, Any] = {}
+    """The remembered call that waits: scope, position, kind, name, digest, key."""
+    until: int | None = None
+    about: Any = None
+
+
+class WaitClosed(_Event, frozen=True):
+    wait_id: str
+    outcome: str
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    actor: str = ""
+
+
+class TimerSet(_Event, frozen=True):
+    timer: str
+    due_at: int
+
+
+class TimerFired(_Event, frozen=True):
+    timer: str
+
+
+class TimerCancelled(_Event, frozen=True):
+    timer: str
+
+
+class MessageConsumed(_Event, frozen=True):
+    message_id: str
+    kind: str
+
+
+class MessageRefused(_Event, frozen=True):
+    message_id: str
+    kind: str
+    code: str = ""
+    why: str = ""
+
+
+class ChildStarted(_Event, frozen=True):
+    child: str
+    workflow: str
+    version: int
+    wait_id: str
+    detached: bool = False
+
+
+class ChildEnded(_Event, frozen=True):
+    child: str
+    status: str
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: ErrorInfo | None = None
+
+
+class CodeChanged(_Event, frozen=True):
+    handler: str
+    was: str
+    now: str
+
+
+Event = (
+    RunCreated
+    | RunTakenOver
+    | RunSuspended
+    | RunResumed
+    | RunCancelRequested
+    | RunCancelled
+    | RunCompleted
+    | RunFailed
+    | RunEdited
+    | PhaseStarted
+    | PhaseCompleted
+    | ScopeOpened
+    | ScopeClosed
+    | NodeScheduled
+    | NodeStarted
+    | NodeCheckpointed
+    | NodeSuspended
+    | NodeResumed
+    | NodeCompleted
+    | NodeFailed
+    | NodeSkipped
+    | NodeCancelled
+    | StepCompleted
+    | StepFailed
+    | StepStarted
+    | WaitOpened
+    | WaitClosed
+    | TimerSet
+    | TimerFired
+    | TimerCancelled
+    | MessageConsumed
+    | MessageRefused
+    | ChildStarted
+    | ChildEnded
+    | CodeChanged
+)
+
+TYPES: Final[dict[str, type[Any]]] = {t.__name__: t for t in Event.__args__}
+"""Every event type by the name it has in the `type` column."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One row of the journal, before it is bytes. Run-level events have no node."""
+
+    seq: int
+    at: int
+    """Microseconds since 1970, UTC."""
+    event: Any
+    node: str | None = None
+    path: str | None = None
+    visit: int = 1
+
+
+_decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}
+_blake2b = hashlib.blake2b
+
+
+encode = msgspec.json.Encoder().encode
+"""An event's data as bytes."""
+
+
+def decode(type_name: str, data: bytes) -> Any:
+    """An event from its row; an unknown type or a damaged row is `CorruptJournal`."""
+    decoder = _decoders.get(type_name)
+    if decoder is None:
+        raise CorruptJournal(f"unknown event type {type_name!r}; it may come from a newer Holdfast")
+    try:
+        return decoder(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as e:
+        raise CorruptJournal(f"a {type_name} event cannot be read: {e}") from None
+
+
+def link(
+    previous: bytes,
+    run_id: str,
+    seq: int,
+    branch: int,
+    type_name: str,
+    node: str | None,
+    path: str | None,
+    visit: int,
+    at: int,
+    token: int,
+    data: bytes,
+) -> bytes:
+    """The hash of an event: over the one before it and everything in its row."""
+    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{visit}|{at}|{token}|"
+    return _blake2b(previous + head.encode() + data, digest_size=16).digest()

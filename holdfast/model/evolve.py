@@ -1,0 +1,375 @@
+"""Evolve: what each event does to a run's state.
+
+Owns: `evolve`, the only function that changes a RunState, with one small function per event.
+Never: decides (rules), does I/O, looks at a clock.
+Invariants: folding the journal of the current branch gives the state; a status changes only along its TRANSITIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model import references
+from holdfast.model.definition import Settings
+from holdfast.model.errors import IllegalTransition, InvalidInput
+from holdfast.model.graph import reading
+from holdfast.model.state import RUN_TIMEOUT, Counters, NodeState, OpenScope, RoundEnd, RunState, WaitState
+from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
+
+
+def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> None:
+    """Apply one event; `ns` is the instance it is about, where the caller has it at hand. The order of events is the
+    order of `seq`, without a gap."""
+    assert entry.seq == state.seq + 1, f"run {state.run_id}: event {entry.seq} after {state.seq}"
+    state.seq = entry.seq
+    event = entry.event
+    kind = type(event)
+    on_node = _NODE_EVENTS.get(kind)
+    if on_node is not None:
+        if ns is None:
+            assert entry.node is not None
+            assert entry.path is not None
+            ns = state.instance(entry.node, entry.path)
+        if not ns.changed:
+            ns.changed = True
+            state.changed.append(ns)
+        on_node(state, entry, event, ns)
+        return
+    on_run = _RUN_EVENTS.get(kind)
+    if on_run is not None:
+        on_run(state, entry, event)
+
+
+def _move(ns: NodeState, to: NodeStatus) -> None:
+    if to not in NODE_TRANSITIONS[ns.status]:
+        raise IllegalTransition(f"node {ns.node}@{ns.path}: {ns.status} -> {to} is not a transition of its machine")
+    ns.status = to
+
+
+def _run_created(state: RunState, entry: ev.Entry, e: ev.RunCreated) -> None:
+    fold = state.fold
+    fold.settings = state.plan.definition.settings
+    if e.settings:
+        overridden = {**msgspec.to_builtins(fold.settings), **e.settings}
+        fold.settings = msgspec.convert(overridden, Settings)
+    fold.parent, fold.depth, fold.code_hash = e.parent, e.depth, e.code_hash
+    fold.input_captured = e.captured
+    state.fold_changed = True
+
+
+def _run_taken_over(state: RunState, entry: ev.Entry, e: ev.RunTakenOver) -> None:
+    if not e.graceful:
+        state.recoveries += 1
+
+
+def _run_moved(to: RunStatus) -> Callable[[RunState, ev.Entry, Any], None]:
+    def move(state: RunState, entry: ev.Entry, e: Any) -> None:
+        state.status = advance_run(state.status, to, state.run_id)
+
+    return move
+
+
+def _run_ended(to: RunStatus) -> Callable[[RunState, ev.Entry, Any], None]:
+    def end(state: RunState, entry: ev.Entry, e: Any) -> None:
+        state.status = advance_run(state.status, to, state.run_id)
+        state.finished_at = entry.at
+
+    return end
+
+
+def _run_cancel_requested(state: RunState, entry: ev.Entry, e: ev.RunCancelRequested) -> None:
+    if not state.fold.closing:
+        state.fold.closing = "cancelling"
+        state.fold.cancel_reason = e.reason
+        state.fold_changed = True
+
+
+def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
+    _move(ns, NodeStatus.SCHEDULED)
+    ns.attempt = e.attempt
+    ns.not_before = e.not_before or 0
+    if state.status is RunStatus.CREATED:
+        state.status = RunStatus.RUNNING
+        state.started_at = entry.at
+
+
+def _node_started(state: RunState, entry: ev.Entry, e: ev.NodeStarted, ns: NodeState) -> None:
+    _move(ns, NodeStatus.RUNNING)
+    ns.not_before = 0
+    ns.started_at = entry.at
+    if ns.memory_seq == 0:
+        ns.memory_seq = entry.seq
+
+
+def _node_checkpointed(state: RunState, entry: ev.Entry, e: ev.NodeCheckpointed, ns: NodeState) -> None:
+    ns.memory_seq = entry.seq
+    state.recoveries = 0
+    _set_vars(state, entry, e.vars, e.captured_vars)
+
+
+def _node_suspended(state: RunState, entry: ev.Entry, e: ev.NodeSuspended, ns: NodeState) -> None:
+    _move(ns, NodeStatus.SUSPENDED)
+
+
+def _node_resumed(state: RunState, entry: ev.Entry, e: ev.NodeResumed, ns: NodeState) -> None:
+    _move(ns, NodeStatus.RUNNING)
+
+
+def _node_completed(state: RunState, entry: ev.Entry, e: ev.NodeCompleted, ns: NodeState) -> None:
+    _move(ns, NodeStatus.COMPLETED)
+    ns.output_seq = entry.seq
+    ns.finished_at = entry.at
+    ns.virtual = e.virtual
+    if e.captured:
+        ns.captured = e.captured
+    state.recoveries = 0
+    if e.vars:
+        _set_vars(state, entry, e.vars, e.captured_vars)
+    _settle(state, ns)
+
+
+def _set_vars(state: RunState, entry: ev.Entry, values: dict[str, Any], captured: dict[str, Any]) -> None:
+    for name in values:
+        state.fold.vars = {**state.fold.vars, name: entry.seq}
+    state.fold.vars_captured = {**state.fold.vars_captured, **captured}
+    state.fold_changed = state.fold_changed or bool(values)
+
+
+def _node_failed(state: RunState, entry: ev.Entry, e: ev.NodeFailed, ns: NodeState) -> None:
+    _move(ns, NodeStatus.FAILED)
+    ns.failures += 1
+    ns.output_seq = entry.seq
+    if e.retryable:
+        return  # NodeScheduled of the next attempt follows in the same commit
+    ns.finished_at = entry.at
+    if e.closes and not state.fold.closing:
+        state.fold.closing = "failing"
+    if e.closes and state.fold.error is None:
+        state.fold.error = e.error
+    if not e.closes and e.counts:
+        state.fold.failed += 1
+        state.fold.error = state.fold.error or e.error
+    if ns.node.endswith("~undo"):
+        state.fold.others = [*state.fold.others, e.error]
+    elif e.error.code == "outcome_unknown":  # cut off, and not to be repeated: it may have to be undone
+        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path)]
+    state.fold_changed = True
+    _settle(state, ns)
+
+
+def _node_skipped(state: RunState, entry: ev.Entry, e: ev.NodeSkipped, ns: NodeState) -> None:
+    _move(ns, NodeStatus.SKIPPED)
+    ns.finished_at = entry.at
+    _settle(state, ns)
+
+
+def _node_cancelled(state: RunState, entry: ev.Entry, e: ev.NodeCancelled, ns: NodeState) -> None:
+    _move(ns, NodeStatus.CANCELLED)
+    ns.finished_at = entry.at
+    if e.outcome == "unknown":
+        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path)]
+        state.fold_changed = True
+    _settle(state, ns)
+
+
+def _scope_opened(state: RunState, entry: ev.Entry, e: ev.ScopeOpened, ns: NodeState) -> None:
+    if ns.status is not NodeStatus.SCHEDULED:
+        _move(ns, NodeStatus.SCHEDULED)
+    _move(ns, NodeStatus.RUNNING)
+    ns.attempt = max(ns.attempt, 1)
+    ns.started_at = entry.at
+    ns.counters = Counters(count=e.count)
+    if state.status is RunStatus.CREATED:
+        state.status = RunStatus.RUNNING
+        state.started_at = entry.at
+
+
+def _settle(state: RunState, ns: NodeState) -> None:
+    """An instance has its final status: its scope may have ended with it."""
+    ns.waits = ()
+    scope = ns.scope
+    scope.unsettled.discard(ns.node)
+    while scope.owner is not None and state.scopes.get(scope.path) is scope:
+        abandoned = scope.owner.status in NODE_SETTLED  # then it may never be complete, and goes with the one around it
+        if not scope.unsettled and not _is_busy_below(state, scope):
+            _close_scope(state, scope)
+        elif not abandoned:
+            return
+        if not abandoned:
+            return
+        scope = scope.owner.scope
+
+
+def _is_busy_below(state: RunState, scope: OpenScope) -> bool:
+    """Whether a map or loop in this scope failed and bodies inside it are still being stopped."""
+    return any(
+        not ns.settled and ns.scope is not scope and ns.path.startswith(scope.path)
+        for owner in _abandoned_in(state, scope)
+        for ns in state.nodes.values()
+        if ns is not owner
+    )
+
+
+def _abandoned_in(state: RunState, scope: OpenScope) -> list[NodeState]:
+    found: list[NodeState] = []
+    for plan in scope.plan.nodes.values():
+        if plan.body is not None:
+            ns = state.nodes.get((plan.id, plan.path(scope.path)))
+            if ns is not None and ns.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
+                found.append(ns)
+    return found
+
+
+def _close_scope(state: RunState, scope: OpenScope) -> None:
+    """An item or a round has ended: it is counted and forgotten, with whatever was abandoned inside it."""
+    owner = scope.owner
+    assert owner is not None
+    assert owner.counters is not None
+    if owner.plan.definition.kind == "loop":
+        _end_round(state, scope, owner.counters)
+    owner.counters.done.add(scope.key)
+    state.touch(owner)
+    gone = [(plan.id, plan.path(scope.path)) for plan in scope.plan.nodes.values()]
+    if _abandoned_in(state, scope):
+        for path in [p for p in state.scopes if p.startswith(scope.path) and p != scope.path]:
+            gone += [(plan.id, plan.path(path)) for plan in state.scopes.pop(path).plan.nodes.values()]
+    del state.scopes[scope.path]
+    for key in gone:
+        state.missing.pop(key, None)
+        ns = state.nodes.pop(key, None)
+        if ns is not None:
+            ns.closed = True
+            state.touch(ns)
+
+
+def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
+    owner = scope.owner
+    assert owner is not None
+    result, until = scope.plan.result, owner.plan.definition.until
+    carry = references.locate(state, scope, result)
+    owner.round_end = end = RoundEnd()
+    try:
+        end.captured = {
+            name: references.judge(state, scope, reading(result, keys, wanted))
+            for name, keys, wanted in owner.plan.captures
+        }
+        end.stop = until is not None and bool(references.judge(state, scope, until))
+    except InvalidInput as e:
+        end.problem = e.message
+    except references.ParamsUnknown:  # a fold of the journal: the events that follow tell what was decided
+        owner.round_end = None
+    counters.carry = carry
+
+
+def _wait_opened(state: RunState, entry: ev.Entry, e: ev.WaitOpened) -> None:
+    assert entry.node is not None
+    assert entry.path is not None
+    wait = WaitState(e.wait_id, e.kind, entry.node, entry.path, entry.visit, e.call, entry.at, e.until)
+    state.waits[e.wait_id] = wait
+    ns = state.nodes.get((entry.node, entry.path))
+    if ns is not None:
+        ns.waits = (*ns.waits, e.wait_id)
+
+
+def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
+    wait = state.waits.pop(e.wait_id)
+    ns = state.nodes.get((wait.node, wait.path))
+    if ns is not None:
+        ns.waits = tuple(w for w in ns.waits if w != e.wait_id)
+    if e.outcome not in {"superseded", "cancelled"}:
+        state.recoveries = 0
+
+
+def _step_completed(state: RunState, entry: ev.Entry, e: ev.StepCompleted) -> None:
+    state.recoveries = 0
+
+
+def _timer_set(state: RunState, entry: ev.Entry, e: ev.TimerSet) -> None:
+    state.timers[e.timer] = e.due_at
+
+
+def _timer_fired(state: RunState, entry: ev.Entry, e: ev.TimerFired) -> None:
+    state.timers.pop(e.timer)
+    if e.timer == RUN_TIMEOUT and not state.fold.closing:
+        limit = state.fold.settings.timeout
+        state.fold.closing = "failing"
+        state.fold.error = ev.ErrorInfo("run_timeout", f"the run took longer than its timeout of {limit:g} s")
+        state.fold_changed = True
+
+
+def _timer_cancelled(state: RunState, entry: ev.Entry, e: ev.TimerCancelled) -> None:
+    state.timers.pop(e.timer)
+
+
+def _child_started(state: RunState, entry: ev.Entry, e: ev.ChildStarted) -> None:
+    if not e.detached:
+        state.fold.children = {**state.fold.children, e.child: e.wait_id}
+        state.fold_changed = True
+        state.waits[e.wait_id].child = e.child
+
+
+def _child_ended(state: RunState, entry: ev.Entry, e: ev.ChildEnded) -> None:
+    state.fold.children = {c: w for c, w in state.fold.children.items() if c != e.child}
+    state.fold_changed = True
+
+
+def _phase(word: str) -> Callable[[RunState, ev.Entry, Any], None]:
+    def mark(state: RunState, entry: ev.Entry, e: Any) -> None:
+        state.fold.phases = {**state.fold.phases, e.phase: word}
+        state.fold_changed = True
+
+    return mark
+
+
+def _scope_closed(state: RunState, entry: ev.Entry, e: ev.ScopeClosed) -> None:
+    if entry.node is None:  # the run's own scope
+        state.fold.closing = e.outcome
+        state.fold.error = e.error or state.fold.error
+        state.fold_changed = True
+
+
+def _run_failed(state: RunState, entry: ev.Entry, e: ev.RunFailed) -> None:
+    _run_ended(RunStatus.FAILED)(state, entry, e)
+    state.fold.error = e.error
+    state.fold.others = list(e.others)
+    state.fold_changed = True
+
+
+_NODE_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any, NodeState], None]] = {
+    ev.NodeScheduled: _node_scheduled,
+    ev.NodeStarted: _node_started,
+    ev.NodeCheckpointed: _node_checkpointed,
+    ev.NodeSuspended: _node_suspended,
+    ev.NodeResumed: _node_resumed,
+    ev.NodeCompleted: _node_completed,
+    ev.NodeFailed: _node_failed,
+    ev.NodeSkipped: _node_skipped,
+    ev.NodeCancelled: _node_cancelled,
+    ev.ScopeOpened: _scope_opened,
+}
+
+_RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
+    ev.RunCreated: _run_created,
+    ev.RunTakenOver: _run_taken_over,
+    ev.RunSuspended: _run_moved(RunStatus.SUSPENDED),
+    ev.RunResumed: _run_moved(RunStatus.RUNNING),
+    ev.RunCancelRequested: _run_cancel_requested,
+    ev.RunCompleted: _run_ended(RunStatus.COMPLETED),
+    ev.RunFailed: _run_failed,
+    ev.RunCancelled: _run_ended(RunStatus.CANCELLED),
+    ev.ScopeClosed: _scope_closed,
+    ev.StepCompleted: _step_completed,
+    ev.WaitOpened: _wait_opened,
+    ev.WaitClosed: _wait_closed,
+    ev.TimerSet: _timer_set,
+    ev.TimerFired: _timer_fired,
+    ev.TimerCancelled: _timer_cancelled,
+    ev.ChildStarted: _child_started,
+    ev.ChildEnded: _child_ended,
+    ev.PhaseStarted: _phase("started"),
+    ev.PhaseCompleted: _phase("completed"),
+}

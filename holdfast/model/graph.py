@@ -1,0 +1,301 @@
+"""Graph: a definition compiled for the rules, once per version.
+
+Owns: who waits for whom, what must be captured of each output, where names are looked up.
+Never: checks the definition (validation.py) or decides anything (rules).
+
+A `Body` becomes a `ScopePlan`; the workflow itself is the outermost one. Inside a scope a name means the same scope
+first, then the nearest enclosing one, `up` levels away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.definition import Body, Definition, NodeDef
+from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
+
+_VAR = "$"
+"""Marks variables among the inputs while captures are collected; no name begins with it."""
+
+_CHOOSING = CHOICES | {"skipped", "failed"}
+
+Capture = tuple[str, tuple[str | int, ...], Wanted]
+"""The name of a captured value, the keys it is read by, and what of it is kept."""
+
+
+class NodePlan(msgspec.Struct, gc=False):
+    """One node of a scope, compiled."""
+
+    definition: NodeDef
+    scope: ScopePlan
+    waits_for: tuple[str, ...]
+    """Nodes of the same scope that must settle first, data, condition and order alike."""
+    lazy: bool
+    """Its data chooses between nodes (`first`, `some`): it may be ready before all of them settled."""
+    data_nodes: tuple[str, ...]
+    """Nodes that its data refers to."""
+    settles_after: frozenset[str] = frozenset()
+    """Of `waits_for`, those that must settle however its data chooses: order, condition, what its body refers to."""
+    dependents: tuple[str, ...] = ()
+    """Nodes of the same scope to look at when this one settles."""
+    captures: tuple[Capture, ...] = ()
+    """What rules read of its output."""
+    direct: tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None = None
+    """(parameter, node or None for the input, keys, pointer) of each argument, when all of them are plain references
+    to calls of the same scope or to the input: most nodes are, and are located without looking at expressions."""
+    body: ScopePlan | None = None
+    undo: NodePlan | None = None
+    """The compensation, as a node `id~undo`."""
+
+    id: str = ""
+    lane: str = ""
+
+    def __post_init__(self) -> None:
+        self.id, self.lane = self.definition.id, self.definition.lane
+
+    def path(self, scope_path: str) -> str:
+        """Where an instance of this node lives when its scope is at `scope_path`."""
+        return scope_path + self.lane if self.lane else scope_path
+
+
+class ScopePlan(msgspec.Struct, gc=False):
+    """The nodes of a workflow or of a body."""
+
+    nodes: dict[str, NodePlan]
+    result: Expr
+    parent: ScopePlan | None
+    owner: str
+    """The id of the map or loop; empty for the workflow."""
+    entries: tuple[str, ...] = ()
+    """Nodes that wait for nothing in this scope."""
+    param_captures: tuple[tuple[str, Capture], ...] = ()
+    """(parameter, capture) that conditions inside read of the scope's own parameters; nothing inside is decided before
+    the engine has provided them."""
+
+    def find(self, node: str) -> tuple[NodePlan, int]:
+        """A node by name, and how many scopes up it lives."""
+        scope: ScopePlan | None = self
+        up = 0
+        while scope is not None:
+            plan = scope.nodes.get(node)
+            if plan is not None:
+                return plan, up
+            scope, up = scope.parent, up + 1
+        raise KeyError(node)
+
+
+class Plan(msgspec.Struct, gc=False):
+    """A compiled definition."""
+
+    definition: Definition
+    root: ScopePlan
+    version: int
+    input_captures: tuple[tuple[str, Capture], ...]
+    """(input name, capture) that conditions read of the run's input."""
+    var_captures: dict[str, tuple[Capture, ...]]
+    """What conditions read of each variable."""
+    phases: dict[str, frozenset[str]]
+    """Phase to its top-level nodes."""
+    handlers: frozenset[str]
+    """Every handler an engine needs in order to run this."""
+
+    def scope_of(self, path: str) -> ScopePlan:
+        """The scope that an instance's path lies in (lanes of parallel routes are no scopes)."""
+        scope = self.root
+        segments = path.strip(".").split(".") if path != "." else []
+        for name in segments[::2]:
+            plan = scope.nodes.get(name)
+            if plan is not None and plan.body is not None:
+                scope = plan.body
+        return scope
+
+
+def compile_definition(definition: Definition, version: int) -> Plan:
+    """A valid definition, ready for the rules."""
+    captures: dict[tuple[int, str], dict[str, Capture]] = {}
+    inputs: dict[tuple[str, str], tuple[str, Capture]] = {}
+    root = _compile_scope(definition.nodes, definition.result, None, "", captures, inputs)
+    _pass_captures_into_loops(root, captures, inputs)
+    _attach_captures(root, captures)
+    phases: dict[str, frozenset[str]] = {
+        phase.name: frozenset(n.id for n in definition.nodes if n.phase == phase.name) for phase in definition.phases
+    }
+    of_inputs = tuple(found for (name, _), found in inputs.items() if not name.startswith(_VAR))
+    of_vars: dict[str, tuple[Capture, ...]] = {}
+    for (name, _), (_, capture) in inputs.items():
+        if name.startswith(_VAR):
+            of_vars[name.removeprefix(_VAR)] = (*of_vars.get(name.removeprefix(_VAR), ()), capture)
+    return Plan(definition, root, version, of_inputs, of_vars, phases, frozenset(_handlers(definition.nodes)))
+
+
+def _compile_scope(
+    nodes: tuple[NodeDef, ...],
+    result: Expr,
+    parent: ScopePlan | None,
+    owner: str,
+    captures: dict[tuple[int, str], dict[str, Capture]],
+    inputs: dict[tuple[str, str], tuple[str, Capture]],
+) -> ScopePlan:
+    scope = ScopePlan(nodes={}, result=result, parent=parent, owner=owner)
+    for node in nodes:
+        scope.nodes[node.id] = NodePlan(node, scope, (), False, ())
+    params: dict[tuple[str, str], tuple[str, Capture]] = {}
+    for plan in scope.nodes.values():
+        d = plan.definition
+        if d.body is not None:
+            plan.body = _compile_scope(d.body.nodes, d.body.result, scope, d.id, captures, inputs)
+        if d.compensate:
+            plan.undo = _undo_plan(d, scope)
+        data = _data_of(d)
+        plan.data_nodes = tuple(dict.fromkeys(n for e in data for n in nodes_of(e)))
+        strict = [*nodes_of(d.when), *d.after]
+        if d.body is not None:
+            own = {n.id for n in d.body.nodes}
+            strict += [*_outer_references(d.body), *(n for n in nodes_of(d.until) if n not in own)]
+        plan.waits_for = tuple(n for n in dict.fromkeys([*plan.data_nodes, *strict]) if n in scope.nodes)
+        plan.settles_after = frozenset(strict)
+        if d.kind == "call":
+            plan.direct = _direct(d, scope)
+        plan.lazy = any(isinstance(e, list) and e and e[0] in _CHOOSING for x in data for e in walk(x))
+        for expr in _rule_expressions(d):
+            _capture(expr, scope, captures, inputs, params)
+        if d.until is not None and plan.body is not None:
+            of_round: dict[tuple[str, str], tuple[str, Capture]] = {}
+            _capture(d.until, plan.body, captures, inputs, of_round)
+            plan.body.param_captures += tuple(of_round.values())
+    waiting: dict[str, list[str]] = {}
+    for plan in scope.nodes.values():
+        for dependency in plan.waits_for:
+            waiting.setdefault(dependency, []).append(plan.id)
+    for node_id, dependents in waiting.items():
+        scope.nodes[node_id].dependents = tuple(dependents)
+    scope.entries = tuple(plan.id for plan in scope.nodes.values() if not plan.waits_for)
+    scope.param_captures += tuple(params.values())  # bodies inside may have added theirs
+    return scope
+
+
+def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None:
+    found: list[tuple[str, str | None, tuple[str | int, ...], str]] = []
+    for param, expr in d.args.items():
+        link = chain(expr)
+        if link is None:
+            return None
+        (kind, *names), keys = link
+        if kind == "input":
+            found.append((param, None, (names[0], *keys), pointer((names[0], *keys))))
+        elif kind == "node" and names[0] in scope.nodes and scope.nodes[names[0]].definition.kind == "call":
+            found.append((param, names[0], keys, pointer(keys)))
+        else:
+            return None
+    return tuple(found)
+
+
+def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
+    undo = NodeDef(id=f"{d.id}~undo", uses=d.compensate or "", retry=d.compensate_retry, lane=d.lane)
+    return NodePlan(undo, scope, (), False, ())
+
+
+def _data_of(d: NodeDef) -> list[Expr]:
+    return [*d.args.values(), *([d.over] if d.kind == "map" else []), *([d.start] if d.kind == "loop" else [])]
+
+
+def _rule_expressions(d: NodeDef) -> list[Expr]:
+    """What rules, not bodies, evaluate before the node runs: its condition, and how many items it maps over."""
+    found = [] if d.when is None else [d.when]
+    if d.kind == "map":
+        found += _sizes(d.over)
+    return found
+
+
+def _sizes(over: Expr) -> list[Expr]:
+    """The sizes of the lists that a map may run over (see rules/scopes.py)."""
+    match over:
+        case ["list" | "const" | "some", *_]:
+            return []
+        case ["first", *lists]:
+            return [size for x in lists for size in _sizes(x)]
+    return [["count", over]]
+
+
+def _outer_references(body: Body) -> list[str]:
+    """Nodes outside a body that it refers to: they must have settled before the scope opens."""
+    own = {n.id for n in body.nodes}
+    found: list[str] = list(nodes_of(body.result))
+    for node in body.nodes:
+        for expr in (*_data_of(node), node.when, node.until):
+            found += nodes_of(expr)
+        found += node.after
+        if node.body is not None:
+            found += _outer_references(node.body)
+    return [n for n in dict.fromkeys(found) if n not in own]
+
+
+def _capture(
+    expr: Expr,
+    scope: ScopePlan,
+    captures: dict[tuple[int, str], dict[str, Capture]],
+    inputs: dict[tuple[str, str], tuple[str, Capture]],
+    params: dict[tuple[str, str], tuple[str, Capture]],
+) -> None:
+    """Note everything that evaluating `expr` reads."""
+    for (leaf, keys), wanted in chains_of(expr):
+        capture: Capture = (wanted + pointer(keys), keys, wanted)
+        match leaf[0]:
+            case "node":
+                plan, _ = scope.find(leaf[1])
+                captures.setdefault((id(plan.scope), leaf[1]), {})[capture[0]] = capture
+            case "input":
+                inputs[leaf[1], capture[0]] = (leaf[1], capture)
+            case "var":
+                inputs[_VAR + leaf[1], capture[0]] = (leaf[1], capture)
+            case "param":
+                owner: ScopePlan | None = scope
+                while owner is not None and owner.owner != leaf[1]:
+                    owner = owner.parent
+                if owner is scope:
+                    params[leaf[2], capture[0]] = (leaf[2], capture)
+                elif owner is not None:  # an enclosing scope's parameter: it must be captured there
+                    owner.param_captures += ((leaf[2], capture),)
+
+
+def reading(expr: Expr, keys: tuple[str | int, ...], wanted: Wanted) -> Expr:
+    """The expression that a capture of `expr` stands for."""
+    for key in keys:
+        expr = ["get", expr, key]
+    return [{"#": "size", "@": "count"}[wanted], expr] if wanted else expr
+
+
+def _pass_captures_into_loops(
+    scope: ScopePlan,
+    captures: dict[tuple[int, str], dict[str, Capture]],
+    inputs: dict[tuple[str, str], tuple[str, Capture]],
+) -> None:
+    """What is captured of a loop's output is captured of its body's result, outermost loops first."""
+    for plan in scope.nodes.values():
+        if plan.body is None:
+            continue
+        if plan.definition.kind == "loop":
+            params: dict[tuple[str, str], tuple[str, Capture]] = {}
+            for _, keys, wanted in captures.get((id(scope), plan.id), {}).values():
+                _capture(reading(plan.body.result, keys, wanted), plan.body, captures, inputs, params)
+            plan.body.param_captures += tuple(params.values())
+        _pass_captures_into_loops(plan.body, captures, inputs)
+
+
+def _attach_captures(scope: ScopePlan, captures: dict[tuple[int, str], dict[str, Capture]]) -> None:
+    for plan in scope.nodes.values():
+        plan.captures = tuple(captures.get((id(scope), plan.id), {}).values())
+        if plan.body is not None:
+            _attach_captures(plan.body, captures)
+
+
+def _handlers(nodes: tuple[NodeDef, ...]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        if node.uses:
+            found.add(node.uses)
+        if node.compensate:
+            found.add(node.compensate)
+        if node.body is not None:
+            found |= _handlers(node.body.nodes)
+    return found

@@ -1,0 +1,113 @@
+"""Handlers: the registry that turns a name in a definition into a function in this process.
+
+Owns: name to handler, and name to workflow, for the code that was loaded here.
+Never: imports code (see cli and opening), stores callables anywhere durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.model.definition import Definition
+
+BodyKind = Literal["async", "sync", "inline", "process"]
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter of a handler, without ctx."""
+
+    name: str
+    annotation: Any
+    """Any when the author gave none."""
+    required: bool
+    variadic: Literal["", "*", "**"] = ""
+    positional_only: bool = False
+    keyword_only: bool = False
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's function and what the engine must know about it."""
+
+    name: str
+    fn: Callable[..., Any]
+    kind: BodyKind
+    takes_ctx: bool
+    params: tuple[Parameter, ...]
+    returns: Any
+    """The annotation of the result; Any when there is none."""
+    fingerprint: str
+    code: CodeLocation
+
+    def call_arguments(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments by parameter name, as NodeDef.args names them, as what `fn(*positional, **keyword)` takes. ctx
+        is the caller's to put in front."""
+        extra = values.get("*") or ()
+        if not extra and not self._positional_only:
+            return [], {name: value for name, value in values.items() if name != "*"}
+        positional: list[Any] = []
+        rest = dict(values)
+        rest.pop("*", None)
+        for p in self.params:
+            if p.variadic or p.keyword_only or p.name not in rest or not (extra or p.positional_only):
+                break
+            positional.append(rest.pop(p.name))
+        return [*positional, *extra], rest
+
+    @property
+    def _positional_only(self) -> bool:
+        return bool(self.params) and self.params[0].positional_only
+
+
+class CodeLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a workflow's code was found, so that another process can load it."""
+
+    kind: Literal["file", "module", "process"]
+    file: str = ""
+    module: str = ""
+    name: str = ""
+    sys_path: str = ""
+
+
+class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow whose code is loaded here."""
+
+    definition: Definition
+    code: CodeLocation
+    params: tuple[Parameter, ...]
+    returns: Any
+    variables: dict[str, Any] = {}
+    """Name to the annotation of a declared variable."""
+
+
+_handlers: dict[str, Callable[[], Handler]] = {}
+_workflows: dict[str, Callable[[], RegisteredWorkflow]] = {}
+
+
+def register(name: str, resolve: Callable[[], Handler]) -> None:
+    """Make a handler known. `resolve` is called at first use (annotations may name things defined later) and must
+    answer from a cache after that. The latest one of a name counts: a notebook cell is run again."""
+    _handlers[name] = resolve
+
+
+def find(name: str) -> Handler | None:
+    """The handler of this name, if its code is loaded here."""
+    resolve = _handlers.get(name)
+    return resolve() if resolve else None
+
+
+def register_workflow(name: str, trace: Callable[[], RegisteredWorkflow]) -> None:
+    """Make a workflow known; `trace` is called at first use and answers from a cache after that."""
+    _workflows[name] = trace
+
+
+def find_workflow(name: str) -> RegisteredWorkflow | None:
+    """The workflow of this name, if its code is loaded here."""
+    trace = _workflows.get(name)
+    return trace() if trace else None
+
+
+def workflow_names() -> list[str]:
+    return sorted(_workflows)

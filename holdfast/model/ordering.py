@@ -1,0 +1,123 @@
+"""Ordering: what comes before what in a graph.
+
+Owns: the topological order (Kahn) and finding cycles (Tarjan), both linear and without recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.model.definition import Body, Definition, NodeDef
+from holdfast.model.errors import DefinitionError
+from holdfast.model.expressions import walk
+
+
+def topological_order(graph: Definition | Body) -> list[str]:
+    """The ids of a graph's nodes, each after everything it refers to. Raises DefinitionError where there is none."""
+    known = {n.id for n in graph.nodes}
+    needs = {n.id: {ref for ref in references(n) if ref in known and ref != n.id} for n in graph.nodes}
+    order = kahn(needs)
+    if len(order) != len(needs):
+        left = sorted(needs.keys() - set(order))
+        raise DefinitionError(f"the graph has a cycle among {', '.join(left[:50])}")
+    return order
+
+
+def references(node: NodeDef) -> set[str]:
+    """Every node id that a node or anything in its body refers to."""
+    found: set[str] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        found.update(n.after)
+        exprs = [*n.args.values(), n.when, n.over, n.start, n.until, n.body.result if n.body else None]
+        found.update(e[1] for x in exprs for e in walk(x) if isinstance(e, list) and e and e[0] == "node")
+        stack.extend(n.body.nodes if n.body else ())
+    return found
+
+
+def kahn(needs: dict[str, set[str]]) -> list[str]:
+    """An order in which everything comes after what it needs; nodes on or behind a cycle are left out."""
+    waiting = {node: len(refs) for node, refs in needs.items()}
+    needed_by: dict[str, list[str]] = {}
+    for node, refs in needs.items():
+        for ref in refs:
+            needed_by.setdefault(ref, []).append(node)
+    order = [node for node, count in waiting.items() if not count]
+    for node in order:  # grows while it is read
+        for dependent in needed_by.get(node, ()):
+            waiting[dependent] -= 1
+            if not waiting[dependent]:
+                order.append(dependent)
+    return order
+
+
+def cycles(needs: dict[str, set[str]]) -> list[list[str]]:
+    """One cycle of each strongly connected part, as a path (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    on_stack: set[str] = set()
+    stack: list[str] = []
+    found: list[list[str]] = []
+    for root in needs:
+        if root in index:
+            continue
+        work: list[tuple[str, Iterator[str]]] = []
+        _enter(root, needs, index, low, stack, on_stack, work)
+        while work:
+            node, rest = work[-1]
+            for ref in rest:
+                if ref not in index:
+                    _enter(ref, needs, index, low, stack, on_stack, work)
+                    break
+                if ref in on_stack:
+                    low[node] = min(low[node], index[ref])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    members = _pop_until(node, stack, on_stack)
+                    if len(members) > 1 or node in needs[node]:
+                        found.append(_path_through(members, needs))
+    return found
+
+
+def _enter(
+    node: str,
+    needs: dict[str, set[str]],
+    index: dict[str, int],
+    low: dict[str, int],
+    stack: list[str],
+    on_stack: set[str],
+    work: list[tuple[str, Iterator[str]]],
+) -> None:
+    index[node] = low[node] = len(index)
+    stack.append(node)
+    on_stack.add(node)
+    work.append((node, iter(sorted(needs[node]))))
+
+
+def _pop_until(node: str, stack: list[str], on_stack: set[str]) -> list[str]:
+    members: list[str] = []
+    while True:
+        top = stack.pop()
+        on_stack.discard(top)
+        members.append(top)
+        if top == node:
+            return members
+
+
+def _path_through(members: list[str], needs: dict[str, set[str]]) -> list[str]:
+    """A cycle among the members of one strongly connected part, in the direction in which values flow."""
+    inside = set(members)
+    path, seen = [min(members)], {min(members): 0}
+    while True:
+        following = min(needs[path[-1]] & inside)
+        if following in seen:
+            cycle = path[seen[following] :]
+            cycle.reverse()
+            first = cycle.index(min(cycle))
+            return cycle[first:] + cycle[:first]
+        seen[following] = len(path)
+        path.append(following)

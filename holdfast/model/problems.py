@@ -1,0 +1,131 @@
+"""Problems: what can be wrong with the small things of a definition: names, numbers, settings, retry policies.
+
+Owns: `Problem`, and the checks that need to know nothing about the graph (see validation.py for those that do).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.model.definition import Settings
+from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import NAME_LENGTH_MAX
+from holdfast.model.policies import Retry, seconds
+
+GOOD_NAME: Final = re.compile(rf"[^.@#~\x00-\x1f\x7f\ud800-\udfff]{{1,{NAME_LENGTH_MAX}}}")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong: a stable code, where, what, and what to do about it."""
+
+    code: str
+    node: str = ""
+    """The node's id, inside a map or loop `scope/node`; empty when it is about the workflow."""
+    field: str = ""
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = ".".join(p for p in (f"node {self.node!r}" if self.node else "", self.field) if p)
+        return f"{place + ': ' if place else ''}{self.message}{' (' + self.hint + ')' if self.hint else ''}"
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a name, or None."""
+    if GOOD_NAME.fullmatch(name):
+        return None
+    if not name:
+        return "is empty"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"{name[:20]!r}... is longer than {NAME_LENGTH_MAX} characters"
+    return f"{name!r} contains a dot, '@', '#', '~' or a character that is not text"
+
+
+def check_settings(settings: Settings) -> list[Problem]:
+    """What is wrong with the settings of a workflow or of one run."""
+    found: list[Problem] = []
+
+    def bad(field: str, message: str, hint: str = "") -> None:
+        found.append(Problem(code="bad_setting", field=field, message=message, hint=hint))
+
+    if settings.persistence not in {"aggressive", "lazy"}:
+        kind, _, interval = settings.persistence.partition(":")
+        if kind != "interval" or not _is_duration(interval):
+            bad("persistence", f"{settings.persistence!r} is not 'aggressive', 'lazy' or 'interval:10s'")
+    if settings.history not in {"full", "audit"}:
+        bad("history", f"{settings.history!r} is not 'full'")
+    elif settings.history == "audit":
+        bad("history", "'audit' is not supported yet", "use 'full'")
+    if settings.on_failure.startswith("pend:"):
+        bad("on_failure", f"{settings.on_failure!r} is not supported yet", "use 'fail', 'continue' or 'compensate'")
+    elif settings.on_failure not in {"fail", "continue", "compensate"}:
+        bad("on_failure", f"{settings.on_failure!r} is not 'fail', 'continue' or 'compensate'")
+    if settings.on_code_change not in {"continue", "fail", "branch"}:
+        bad("on_code_change", f"{settings.on_code_change!r} is not 'continue', 'fail' or 'branch'")
+    if settings.on_code_change == "branch":
+        bad("on_code_change", "'branch' is not supported yet; use 'continue' or 'fail'")
+    if settings.timeout is not None and not is_positive(settings.timeout):
+        bad("timeout", f"{settings.timeout!r} is not a number of seconds above 0")
+    if settings.concurrency is not None and not is_count(settings.concurrency):
+        bad("concurrency", f"{settings.concurrency!r} is not a whole number above 0")
+    if settings.max_recoveries is not None and not is_count(settings.max_recoveries):
+        bad("max_recoveries", f"{settings.max_recoveries!r} is not a whole number above 0")
+    if isinstance(settings.priority, bool) or not isinstance(settings.priority, int):
+        bad("priority", f"{settings.priority!r} is not a whole number")
+    return found
+
+
+def retry_problems(retry: Retry) -> list[str]:
+    """What is wrong with a retry policy."""
+    found = []
+    if not is_count(retry.attempts):
+        found.append(f"attempts={retry.attempts!r} is not a whole number above 0")
+    for field in ("backoff", "max_delay"):
+        if not _number(getattr(retry, field)) or getattr(retry, field) < 0:
+            found.append(f"{field}={getattr(retry, field)!r} is not a number of seconds from 0 on")
+    if not _number(retry.factor) or retry.factor < 1:
+        found.append(f"factor={retry.factor!r} is not a number from 1 on")
+    if not _number(retry.jitter) or not 0 <= retry.jitter <= 1:
+        found.append(f"jitter={retry.jitter!r} is not a share between 0 and 1")
+    return found
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether this is a finite number above 0."""
+    return _number(value) and value > 0
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        return seconds(text) > 0
+    except HoldfastError:
+        return False
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that stand there more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint that names what is spelled like this; empty without one."""
+    listed = list(known)
+    # on a large graph the search for a similar name would cost more than everything else
+    found = difflib.get_close_matches(name, listed, n=2) if len(listed) <= 1_000 else []
+    return "did you mean " + " or ".join(repr(n) for n in found) + "?" if found else ""

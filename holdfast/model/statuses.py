@@ -1,0 +1,73 @@
+"""Statuses: the state machines of runs and nodes.
+
+Owns: the status names and the one table of allowed transitions for each machine.
+Never: changes a status (see evolve.py, the only place that does).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from holdfast.model.errors import IllegalTransition
+
+
+class _Status(StrEnum):
+    __hash__ = str.__hash__  # Enum's own is a Python function, and statuses are looked up several times an event
+
+
+class RunStatus(_Status):
+    CREATED = "created"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    RECOVERING = "recovering"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class NodeStatus(_Status):
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+R, N = RunStatus, NodeStatus
+
+RUN_TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
+    R.CREATED: frozenset({R.RUNNING, R.SUSPENDED, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.RUNNING: frozenset({R.SUSPENDED, R.RECOVERING, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.SUSPENDED: frozenset({R.RUNNING, R.RECOVERING, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.RECOVERING: frozenset({R.RUNNING, R.SUSPENDED, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.COMPLETED: frozenset(),
+    R.FAILED: frozenset(),
+    R.CANCELLED: frozenset(),
+}
+"""A terminal status is final on its branch; another branch starts its own life."""
+
+NODE_TRANSITIONS: Final[dict[NodeStatus, frozenset[NodeStatus]]] = {
+    N.PENDING: frozenset({N.SCHEDULED, N.SKIPPED, N.FAILED, N.CANCELLED}),
+    N.SCHEDULED: frozenset({N.SCHEDULED, N.RUNNING, N.FAILED, N.CANCELLED}),
+    N.RUNNING: frozenset({N.SCHEDULED, N.SUSPENDED, N.COMPLETED, N.FAILED, N.CANCELLED}),
+    N.SUSPENDED: frozenset({N.RUNNING, N.COMPLETED, N.FAILED, N.CANCELLED}),
+    N.COMPLETED: frozenset(),
+    N.FAILED: frozenset({N.SCHEDULED}),
+    N.SKIPPED: frozenset(),
+    N.CANCELLED: frozenset(),
+}
+"""running → scheduled is a takeover (attempt + 1); failed → scheduled is a retry by policy, in the same commit."""
+
+RUN_TERMINAL: Final = frozenset({R.COMPLETED, R.FAILED, R.CANCELLED})
+NODE_SETTLED: Final = frozenset({N.COMPLETED, N.FAILED, N.SKIPPED, N.CANCELLED})
+
+
+def advance_run(now: RunStatus, to: RunStatus, run_id: str) -> RunStatus:
+    """The next status of a run, or `IllegalTransition`."""
+    if to not in RUN_TRANSITIONS[now]:
+        raise IllegalTransition(f"run {run_id}: {now} -> {to} is not a transition of the run machine")
+    return to
