@@ -1,0 +1,111 @@
+"""Draft: what one turn of a run decides, before it is committed.
+
+Owns: the events of the turn, and notes of what is to be done once they are durable.
+Never: does any of it.
+
+The state is folded while events are drafted, so that each decision sees the ones before it. If the commit is refused,
+the owner throws state and draft away together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.model import commands as cmd
+from holdfast.model.events import Entry, ErrorInfo
+from holdfast.model.evolve import evolve
+from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
+
+
+class Refusal(Exception):
+    """The command does not apply any more; nothing was drafted for it."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+        self.why = why
+
+
+class Answer(NamedTuple):
+    """A wait that was closed: what the body that waits gets."""
+
+    instance: NodeState
+    wait: WaitState
+    outcome: str
+    value: bytes
+
+
+class ToRun(NamedTuple):
+    """A message that this turn sends to another run."""
+
+    run_id: str
+    message_id: str
+    kind: str
+    payload: dict[str, Any]
+
+
+class ChildToCreate(NamedTuple):
+    run_id: str
+    spec: cmd.NewChild
+    parent: dict[str, Any] | None
+    depth: int
+
+
+class Draft:
+    """One turn. Lists below `entries` are effects: to be done after the commit, derived again after a crash."""
+
+    __slots__ = (
+        "answers",
+        "cancels",
+        "children",
+        "entries",
+        "failing",
+        "finish",
+        "messages",
+        "now",
+        "opened",
+        "outcomes",
+        "params_wanted",
+        "scheduled",
+        "started",
+        "state",
+        "todo",
+        "undo_wanted",
+    )
+
+    def __init__(self, state: RunState, now: int) -> None:
+        self.state = state
+        self.now = now
+        self.entries: list[Entry] = []
+        self.todo: list[NodeState] = []
+        """Instances that settled in this turn and whose consequences are not drawn yet."""
+        self.opened: list[OpenScope] = []
+        """Scopes that were opened and whose nodes are not decided yet."""
+        self.failing: list[tuple[NodeState, ErrorInfo]] = []
+        """Instances that fail for good, before the consequences are drawn."""
+        self.scheduled: list[NodeState] = []
+        """Instances that want a place to run."""
+        self.started: list[tuple[NodeState, dict[str, Any]]] = []
+        """Bodies to start (or to run again after a wait), each with its located arguments."""
+        self.cancels: list[NodeState] = []
+        """Bodies to cancel."""
+        self.answers: list[Answer] = []
+        self.children: list[ChildToCreate] = []
+        self.messages: list[ToRun] = []
+        self.outcomes: list[tuple[str, str, str | None, str]] = []
+        """(message id, status, refusal code, why)"""
+        self.params_wanted: list[OpenScope] = []
+        self.undo_wanted = False
+        self.finish = False
+        """Every node has settled: the result is wanted."""
+
+    def emit(self, event: Any, ns: NodeState | None = None) -> int:
+        """Draft an event and fold it; its seq."""
+        seq = self.state.seq + 1
+        if ns is None:
+            entry = Entry(seq, self.now, event)
+        else:
+            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit)
+        self.entries.append(entry)
+        evolve(self.state, entry, ns)
+        return seq

@@ -1,0 +1,329 @@
+"""Nodes: when an instance may run, and what follows from how it ended.
+
+Owns: readiness, scheduling, starting, completing, failing and retrying, skipping.
+Never: maps and loops (scopes.py), the end of the run (runs.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model.errors import InvalidInput
+from holdfast.model.graph import NodePlan
+from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
+from holdfast.model.policies import NO_RETRY
+from holdfast.model.references import ABSENT, PENDING, UNDONE, availability, inputs_of, judge, locate, lookup
+from holdfast.model.state import NodeState, OpenScope, RunState, retry_timer
+from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
+from holdfast.rules import scopes
+from holdfast.rules.draft import Draft, Refusal
+
+SECOND = 1_000_000
+
+
+def current(d: Draft, node: str, path: str, attempt: int, *statuses: NodeStatus) -> NodeState:
+    """The instance a body speaks for, or a refusal: that attempt is over."""
+    ns = d.state.nodes.get((node, path))
+    if ns is None or ns.attempt != attempt or ns.status not in statuses:
+        raise Refusal("stale", f"attempt {attempt} of {node}@{path} is over")
+    return ns
+
+
+def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
+    """Decide a pending node if everything it refers to is settled."""
+    state = d.state
+    path = plan.path(scope.path)
+    if (plan.id, path) in state.nodes or state.fold.closing:
+        return
+    if plan.waits_for and not _decidable(d, scope, plan, path):
+        return
+    if lacks_params(d, scope):
+        return
+    definition = plan.definition
+    if definition.when is not None:
+        try:
+            wanted = judge(state, scope, definition.when)
+        except InvalidInput as e:
+            fail_for_good(
+                d, state.instance(plan.id, path), ev.ErrorInfo("invalid_input", f"its condition: {e.message}")
+            )
+            return
+        if not wanted:
+            skip(d, state.instance(plan.id, path), "condition", None)
+            return
+    cause = _absent(d, scope, plan)
+    if cause is not None:
+        skip(d, state.instance(plan.id, path), "absent", cause)
+        return
+    _enter(d, state.instance(plan.id, path))
+
+
+def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
+    state = d.state
+    missing = state.missing.get((plan.id, path))
+    if missing is None:
+        missing = {n for n in plan.waits_for if not _is_settled(d, scope, n)}
+        if len(plan.waits_for) > 1:
+            state.missing[plan.id, path] = missing
+    if not missing:
+        state.missing.pop((plan.id, path), None)
+        return True
+    if not plan.lazy:
+        return False
+    # its data chooses between nodes: what it does not need to wait for may still be missing
+    if not missing.isdisjoint(plan.settles_after):
+        return False
+    return all(availability(d.state, scope, e)[0] is not PENDING for e in _data(plan))
+
+
+def _data(plan: NodePlan) -> list[object]:
+    d = plan.definition
+    return [*d.args.values(), *([d.over] if d.kind == "map" else []), *([d.start] if d.kind == "loop" else [])]
+
+
+def _is_settled(d: Draft, scope: OpenScope, node: str) -> bool:
+    ns = d.state.nodes.get((node, scope.plan.nodes[node].path(scope.path)))
+    return ns is not None and ns.status in NODE_SETTLED
+
+
+def _absent(d: Draft, scope: OpenScope, plan: NodePlan) -> str | None:
+    """The node whose absence skips this one."""
+    if plan.lazy:
+        for expr in _data(plan):
+            found, cause = availability(d.state, scope, expr)
+            if found is ABSENT:
+                return cause or plan.id
+        return None
+    for name in plan.data_nodes:
+        ns = lookup(d.state, scope, name)
+        if ns is None or ns.status is not NodeStatus.COMPLETED:
+            return name
+    return None
+
+
+def _enter(d: Draft, ns: NodeState) -> None:
+    phase = ns.plan.definition.phase
+    if phase is not None and phase not in d.state.fold.phases:
+        d.emit(ev.PhaseStarted(phase))
+    if ns.plan.body is not None:
+        scopes.open_first(d, ns)
+    else:
+        d.emit(ev.NodeScheduled(1), ns)
+        d.scheduled.append(ns)
+
+
+def lacks_params(d: Draft, scope: OpenScope) -> bool:
+    """Whether the engine must first provide parameters that rules read in this scope, or around it: a scope is new, or
+    the run was read again. Nothing inside is decided, and no body inside goes on, before that."""
+    here: OpenScope | None = scope
+    lacking = False
+    while here is not None and here.owner is not None:
+        if here.plan.param_captures and here.params is None:
+            lacking = True
+            if not any(wanted is here for wanted in d.params_wanted):
+                d.params_wanted.append(here)
+        here = here.parent
+    return lacking
+
+
+def params_known(d: Draft, scope: OpenScope) -> None:
+    """What was held back because a scope's parameters were not known goes on."""
+    for ns in list(d.state.nodes.values()):
+        if ns.path.startswith(scope.path) and not lacks_params(d, ns.scope):
+            if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) not in d.state.timers:
+                d.scheduled.append(ns)
+            elif ns.status is NodeStatus.SUSPENDED and not ns.waits:
+                d.emit(ev.NodeResumed("params"), ns)
+                go_on(d, ns)
+
+
+def start(d: Draft, ns: NodeState) -> None:
+    """A place for the body is free: its start is part of this commit."""
+    direct = ns.plan.direct
+    if direct is None:
+        args = located_args(d.state, ns)
+        inputs = inputs_of(args)
+    else:
+        args, inputs = _located_directly(d.state, ns, direct)
+    d.emit(ev.NodeStarted(ns.attempt, inputs), ns)
+    d.started.append((ns, args))
+
+
+def _located_directly(
+    state: RunState, ns: NodeState, direct: tuple[tuple[str, str | None, tuple[str | int, ...], str], ...]
+) -> tuple[dict[str, object], tuple[tuple[str, int, str], ...]]:
+    """Arguments that are plain references: what `located_args` and `inputs_of` would give, without the walk."""
+    args: dict[str, object] = {}
+    inputs: list[tuple[str, int, str]] = []
+    scope = ns.scope
+    for param, node, keys, pointed in direct:
+        seq = 1
+        if node is not None:
+            seq = state.nodes[node, scope.plan.nodes[node].path(scope.path)].output_seq
+        args[param] = ["at", seq, *keys]
+        inputs.append((param, seq, pointed))
+    return args, tuple(inputs)
+
+
+def go_on(d: Draft, ns: NodeState) -> None:
+    """A body that was left, or that waits, runs again (or goes on, if it is still in memory)."""
+    d.started.append((ns, located_args(d.state, ns)))
+
+
+def located_args(state: RunState, ns: NodeState) -> dict[str, object]:
+    """The arguments of a call, by the events that hold them."""
+    if ns.node.endswith("~undo"):
+        return {UNDONE: _undone_output(state, ns)}
+    return {name: locate(state, ns.scope, e) for name, e in ns.plan.definition.args.items()}
+
+
+def _undone_output(state: RunState, ns: NodeState) -> object:
+    base = ns.node.removesuffix("~undo")
+    for node, path, _, output_seq in state.undo or ():
+        if node == base and path == ns.path and output_seq:
+            return ["at", output_seq]
+    return None
+
+
+def complete(d: Draft, c: cmd.CompleteNode) -> None:
+    ns = _ending(d, c.node, c.path, c.attempt)
+    if ns.waits:
+        scopes.close_waits(d, ns)
+    d.emit(_completed(c), ns)
+    d.todo.append(ns)
+
+
+def _ending(d: Draft, node: str, path: str, attempt: int) -> NodeState:
+    """The instance whose body has ended; it may have been suspended, when what ended it was no task that waited."""
+    ns = current(d, node, path, attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    if ns.status is NodeStatus.SUSPENDED:
+        wake(d, ns)
+    return ns
+
+
+def wake(d: Draft, ns: NodeState) -> None:
+    """A suspended body goes on by itself."""
+    if d.state.status is RunStatus.SUSPENDED:
+        d.emit(ev.RunResumed("body"))
+    d.emit(ev.NodeResumed("body"), ns)
+
+
+def _completed(c: cmd.CompleteNode) -> ev.NodeCompleted:
+    raw = msgspec.Raw
+    if not c.vars:
+        return ev.NodeCompleted(c.attempt, raw(c.output), c.captured)
+    return ev.NodeCompleted(
+        c.attempt, raw(c.output), c.captured, {k: raw(v) for k, v in c.vars.items()}, c.captured_vars
+    )
+
+
+def fail(d: Draft, c: cmd.FailNode) -> None:
+    """An attempt ended in an error: try again by policy, or fail for good."""
+    ns = _ending(d, c.node, c.path, c.attempt)
+    error = c.error
+    if ns.node.endswith("~undo") or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
+        policy = ns.plan.definition.retry or NO_RETRY
+        if ns.failures + 1 < policy.attempts and policy.applies(error.kinds, error.retryable):
+            _retry(d, ns, error, policy.delay_seconds(ns.failures + 1, f"{d.state.run_id}{ns.key}{ns.failures}"))
+            return
+        fail_for_good(d, ns, error)
+    else:  # it was being cancelled: how it ended does not matter any more
+        drop(d, ns)
+
+
+def _retry(d: Draft, ns: NodeState, error: ev.ErrorInfo, delay: float) -> None:
+    retry_at = d.now + int(delay * SECOND)
+    d.emit(ev.NodeFailed(ns.attempt, error, retryable=True, retry_at=retry_at), ns)
+    d.emit(ev.NodeScheduled(ns.attempt + 1, retry_at if delay > 0 else None), ns)
+    if delay > RETRY_IN_MEMORY_SECONDS:
+        d.emit(ev.TimerSet(retry_timer(ns), retry_at))
+    d.scheduled.append(ns)
+
+
+def fail_for_good(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
+    """No further attempt: the run, the map's item or just the dependents bear the consequence."""
+    error = msgspec.structs.replace(error, node=ns.node, path=ns.path, attempt=ns.attempt)
+    if ns.waits:
+        scopes.close_waits(d, ns)
+    if ns.node.endswith("~undo"):
+        d.emit(ev.NodeFailed(ns.attempt, error, counts=False), ns)
+        return
+    collector = scopes.collector_of(ns.scope)
+    if collector is None and d.state.fold.settings.on_failure != "continue":
+        d.emit(ev.NodeFailed(ns.attempt, error, closes=True), ns)
+        return
+    counts = collector is None
+    while True:
+        d.emit(ev.NodeFailed(ns.attempt, error, counts=counts), ns)
+        d.todo.append(ns)
+        owner = ns.scope.owner
+        if owner is None or owner is collector or owner.status in NODE_SETTLED:
+            return
+        scopes.abandon(d, owner)
+        ns = owner
+
+
+def drop(d: Draft, ns: NodeState) -> None:
+    """A body that was cancelled has gone; whether its effect happened is not known."""
+    if ns.waits:
+        scopes.close_waits(d, ns)
+    d.emit(ev.NodeCancelled("cancelled", "unknown"), ns)
+    d.todo.append(ns)
+
+
+def skip(d: Draft, ns: NodeState, reason: str, cause: str | None) -> None:
+    d.emit(ev.NodeSkipped(reason, cause), ns)
+    d.todo.append(ns)
+
+
+def draw_consequences(d: Draft) -> None:
+    """Look at everything that waited for what settled in this turn, until nothing more follows."""
+    while d.todo or d.opened or d.failing:
+        while d.failing:
+            fail_for_good(d, *d.failing.pop(0))
+        opened, d.opened = d.opened, []
+        for scope in opened:
+            enter(d, scope)
+        settled, d.todo = d.todo, []
+        for ns in settled:
+            _draw(d, ns)
+
+
+def _draw(d: Draft, ns: NodeState) -> None:
+    """What follows from one instance that settled."""
+    _end_phase(d, ns)
+    if d.state.fold.closing:
+        return
+    scope = ns.scope
+    if scope.owner is not None and (d.state.scopes.get(scope.path) is not scope or scopes.is_dead(scope)):
+        scopes.advance_around(d, scope)
+        return
+    for name in ns.plan.dependents:
+        plan = scope.plan.nodes[name]
+        missing = d.state.missing.get((name, plan.path(scope.path)))
+        if missing is not None:
+            missing.discard(ns.node)
+        look(d, scope, plan)
+
+
+def enter(d: Draft, scope: OpenScope) -> None:
+    """Decide what can be decided in a scope, in the order of the definition."""
+    if scope.owner is not None and (scopes.is_dead(scope) or lacks_params(d, scope)):
+        return
+    if scope.unsettled == scope.plan.nodes.keys():  # a new scope: only what waits for nothing can be ready
+        for name in scope.plan.entries:
+            look(d, scope, scope.plan.nodes[name])
+        return
+    for plan in scope.plan.nodes.values():
+        if plan.id in scope.unsettled:
+            look(d, scope, plan)
+
+
+def _end_phase(d: Draft, ns: NodeState) -> None:
+    phase = ns.plan.definition.phase
+    if phase is None or d.state.fold.phases.get(phase) != "started" or ns.scope.owner is not None:
+        return
+    if not (d.state.plan.phases[phase] & ns.scope.unsettled):
+        d.emit(ev.PhaseCompleted(phase))

@@ -1,0 +1,170 @@
+"""Waits: what a run can wait for, and what ends the waiting.
+
+Owns: opening and closing waits, timers, children's reports, and when the run itself counts as suspended.
+Never: knows where a body is (in memory or not); the answer is in the draft, the engine finds the body or runs it again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model.ids import derived
+from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer
+from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
+from holdfast.rules.nodes import current, go_on, lacks_params, wake
+from holdfast.rules.scopes import close_silently
+
+
+def open_wait(d: Draft, c: cmd.OpenWait) -> str:
+    """A body made a call that waits; the id of its wait."""
+    ns = current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    if ns.status is NodeStatus.SUSPENDED:  # another task of a parked body went on by itself
+        wake(d, ns)
+    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    d.emit(ev.WaitOpened(wait_id, c.kind, c.call, c.until, c.about), ns)
+    if c.until is not None:
+        d.emit(ev.TimerSet(wait_id, c.until))
+    if c.child is not None:
+        _start_child(d, ns, wait_id, c.child, c.call)
+    return wait_id
+
+
+def _start_child(d: Draft, ns: NodeState, wait_id: str, child: cmd.NewChild, call: dict[str, object]) -> None:
+    run_id = child.run_id or derived(
+        "run_",
+        d.state.run_id,
+        d.state.fold.key_epoch,
+        ns.node,
+        ns.path,
+        ns.visit,
+        call["step_key"],
+        ns.failures,
+        size=16,
+    )
+    d.emit(ev.ChildStarted(run_id, child.workflow, child.version, wait_id, child.detached), ns)
+    if child.detached:  # nothing to wait for: the call ends with the child's id
+        close_wait(d, d.state.waits[wait_id], "started", msgspec.json.encode(run_id))
+    if not child.attach:
+        parent = None if child.detached else {"run_id": d.state.run_id, "wait_id": wait_id}
+        d.children.append(ChildToCreate(run_id, child, parent, d.state.fold.depth + 1))
+
+
+def suspend_node(d: Draft, c: cmd.SuspendNode) -> None:
+    """Everything in a body waits: the node is suspended until one of its waits closes."""
+    ns = current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING)
+    if ns.waits:
+        d.emit(ev.NodeSuspended(ns.waits), ns)
+
+
+def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str = "") -> None:
+    """A wait has its answer; whoever waits goes on."""
+    ns = d.state.nodes.get((wait.node, wait.path))
+    if wait.wait_id in d.state.timers:
+        d.emit(ev.TimerCancelled(wait.wait_id))
+    d.emit(ev.WaitClosed(wait.wait_id, outcome, msgspec.Raw(value), actor), ns)
+    if ns is None:
+        return
+    wake_run(d, wait.kind)
+    if ns.status is NodeStatus.SUSPENDED and not lacks_params(d, ns.scope):
+        d.emit(ev.NodeResumed(wait.wait_id), ns)
+        go_on(d, ns)
+    d.answers.append(Answer(ns, wait, outcome, value))
+
+
+def give_up(d: Draft, c: cmd.CloseWait) -> None:
+    """The body itself does not wait any more."""
+    if c.wait_id not in d.state.waits:
+        raise Refusal("stale", f"{c.wait_id} is closed")
+    close_silently(d, c.wait_id)
+
+
+def wake_run(d: Draft, by: str) -> None:
+    if d.state.status is RunStatus.SUSPENDED:
+        d.emit(ev.RunResumed(by))
+
+
+def fire(d: Draft, c: cmd.FireTimer) -> None:
+    """A timer is due."""
+    if c.timer not in d.state.timers:
+        raise Refusal("stale", f"timer {c.timer} is not set")
+    if c.timer in d.state.waits:
+        d.emit(ev.TimerFired(c.timer))
+        close_wait(d, d.state.waits[c.timer], "fired", b"null")
+        return
+    if c.timer == RUN_TIMEOUT:
+        wake_run(d, c.timer)
+        d.emit(ev.TimerFired(c.timer))
+        return
+    d.emit(ev.TimerFired(c.timer))
+    for ns in d.state.nodes.values():
+        if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == c.timer:
+            wake_run(d, "retry")
+            if may_start(d, ns):
+                d.scheduled.append(ns)
+
+
+def may_start(d: Draft, ns: NodeState) -> bool:
+    """Whether everything that its start reads is at hand; else it starts when the engine has provided it."""
+    if ns.node.endswith("~undo"):
+        return d.state.undo is not None
+    return not lacks_params(d, ns.scope)
+
+
+def child_ended(d: Draft, child: str, status: str, result: bytes, error: ev.ErrorInfo | None) -> None:
+    """A child run reports its end."""
+    wait_id = d.state.fold.children.get(child)
+    wait = d.state.waits.get(wait_id or "")
+    if wait is None:
+        raise Refusal("stale", f"nobody waits for {child}")
+    ns = d.state.nodes.get((wait.node, wait.path))
+    d.emit(ev.ChildEnded(child, status, msgspec.Raw(result), error), ns)
+    if error is not None:
+        result = msgspec.json.encode(error)
+    close_wait(d, wait, status, result)
+
+
+def hold(d: Draft, ns: NodeState, code: str, why: str) -> None:
+    """The engine may not go on with this node until a person decides."""
+    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    d.emit(ev.WaitOpened(wait_id, "hold", {}, None, {"code": code, "why": why}), ns)
+    d.emit(ev.NodeSuspended(ns.waits, None, "hold"), ns)
+
+
+def release_holds(d: Draft, actor: str) -> bool:
+    """`resume` by a person: waits of kind `hold` end."""
+    held = [w for w in d.state.waits.values() if w.kind == "hold"]
+    for wait in held:
+        ns = d.state.nodes.get((wait.node, wait.path))
+        d.emit(ev.WaitClosed(wait.wait_id, "released", actor=actor), ns)
+        wake_run(d, wait.kind)
+        if ns is not None and ns.status is NodeStatus.SUSPENDED:  # its attempt was cut off: this is another one
+            d.emit(ev.NodeResumed(wait.wait_id), ns)
+            d.emit(ev.NodeScheduled(ns.attempt + 1), ns)
+            if may_start(d, ns):
+                d.scheduled.append(ns)
+    return bool(held)
+
+
+def suspend_run(d: Draft) -> None:
+    """When nothing in the run can move without its waits or timers, the run is suspended."""
+    state = d.state
+    if state.status is not RunStatus.RUNNING or state.fold.closing or not (state.waits or len(state.timers) > 0):
+        return
+    waiting = False
+    for ns in state.nodes.values():
+        match ns.status:
+            case NodeStatus.RUNNING if ns.plan.body is None:
+                return
+            case NodeStatus.SUSPENDED:
+                waiting = waiting or bool(ns.waits)
+                if not ns.waits:
+                    return
+            case NodeStatus.SCHEDULED:
+                if retry_timer(ns) not in state.timers:
+                    return
+                waiting = True
+    if waiting and not d.params_wanted:
+        d.emit(ev.RunSuspended(tuple(state.waits)))

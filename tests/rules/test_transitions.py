@@ -1,0 +1,97 @@
+"""The two status machines: every pair of the tables is allowed or refused, nothing in between."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from holdfast.model import events as ev
+from holdfast.model.errors import IllegalTransition
+from holdfast.model.evolve import evolve
+from holdfast.model.state import RunState
+from holdfast.model.statuses import (
+    NODE_SETTLED,
+    NODE_TRANSITIONS,
+    RUN_TERMINAL,
+    RUN_TRANSITIONS,
+    NodeStatus,
+    RunStatus,
+    advance_run,
+)
+from tests.rules.play import Play, call, error
+
+R, N = RunStatus, NodeStatus
+
+
+@pytest.mark.parametrize(("now", "to"), [*itertools.product(R, R)])
+def test_every_pair_of_run_statuses_is_allowed_or_refused(now: RunStatus, to: RunStatus) -> None:
+    if to in RUN_TRANSITIONS[now]:
+        assert advance_run(now, to, "r") is to
+    else:
+        with pytest.raises(IllegalTransition, match=f"run r: {now} -> {to}"):
+            advance_run(now, to, "r")
+
+
+EVENTS = {
+    N.SCHEDULED: ev.NodeScheduled(1),
+    N.RUNNING: ev.NodeStarted(1),
+    N.SUSPENDED: ev.NodeSuspended(),
+    N.COMPLETED: ev.NodeCompleted(1),
+    N.FAILED: ev.NodeFailed(1, error()),
+    N.SKIPPED: ev.NodeSkipped("condition"),
+    N.CANCELLED: ev.NodeCancelled(),
+}
+
+
+@pytest.mark.parametrize(("now", "to"), [*itertools.product(N, EVENTS)])
+def test_an_event_folds_only_along_the_table(now: NodeStatus, to: NodeStatus) -> None:
+    """The fold uses the same table: an event that does not fit the status of its node is never applied."""
+    plan = Play(call("a"), begin=False).plan
+    state = RunState.new(plan, 1, "r", 0)
+    state.instance("a", ".").status = now
+    entry = ev.Entry(1, 0, EVENTS[to], "a", ".")
+    if to in NODE_TRANSITIONS[now]:
+        evolve(state, entry)
+        assert state.nodes["a", "."].status is to
+    else:
+        with pytest.raises(IllegalTransition):
+            evolve(state, entry)
+        assert state.nodes["a", "."].status is now
+
+
+RUN_EVENTS = {
+    R.SUSPENDED: ev.RunSuspended(),
+    R.RUNNING: ev.RunResumed(),
+    R.COMPLETED: ev.RunCompleted(b"null"),
+    R.FAILED: ev.RunFailed(error()),
+    R.CANCELLED: ev.RunCancelled(),
+}
+
+
+@pytest.mark.parametrize(("now", "to"), [*itertools.product(R, RUN_EVENTS)])
+def test_a_run_event_folds_only_along_the_table(now: RunStatus, to: RunStatus) -> None:
+    state = RunState.new(Play(call("a"), begin=False).plan, 1, "r", 0)
+    state.status = now
+    entry = ev.Entry(1, 0, RUN_EVENTS[to])
+    if to in RUN_TRANSITIONS[now]:
+        evolve(state, entry)
+        assert state.status is to
+    else:
+        with pytest.raises(IllegalTransition):
+            evolve(state, entry)
+
+
+def test_the_tables_name_every_status_and_terminal_ones_are_final() -> None:
+    assert set(RUN_TRANSITIONS) == set(R)
+    assert set(NODE_TRANSITIONS) == set(N)
+    assert {s for s in R if not RUN_TRANSITIONS[s]} == RUN_TERMINAL
+    # a failed node may be tried again by its policy, in the same commit; everything else settled is final
+    assert {s for s in N if not NODE_TRANSITIONS[s]} == NODE_SETTLED - {N.FAILED}
+    assert NODE_TRANSITIONS[N.FAILED] == {N.SCHEDULED}
+
+
+def test_the_fold_refuses_a_gap_in_the_journal() -> None:
+    state = RunState.new(Play(call("a"), begin=False).plan, 1, "r", 0)
+    with pytest.raises(AssertionError, match="event 2 after 0"):
+        evolve(state, ev.Entry(2, 0, ev.NodeScheduled(1), "a", "."))
