@@ -1,0 +1,340 @@
+"""The store's contract: what the engine asks of a database, and what it may rely on.
+
+Owns: the rows that cross the border, the protocol, the meaning of each verb.
+Never: knows what a retry, a join or a workflow rule is.
+
+Transaction contract
+- `commit` is the one write path for runs. It takes the commits of different runs as one group and lands them in ONE
+  database transaction, durable when it returns. Each commit names its run, the token it holds and the last `seq` it
+  knows (the fence); one whose fence does not match is refused alone, the others land. A group that fails for another
+  reason than the disk or the connection is tried again one commit at a time, and only the bad one fails.
+- Rows of one commit land together or not at all.
+- Readers see only what was committed, and never block the writer.
+- A commit whose outcome is unknown raises OutcomeUnknown, and the store refuses everything from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+
+class RunRow(msgspec.Struct, gc=False, kw_only=True):
+    """One row of `run_state`. `fold` is what the run's state needs beyond columns, as JSON bytes."""
+
+    run_no: int
+    run_id: str
+    workflow: str
+    version: int
+    status: str
+    branch: int
+    last_seq: int
+    head_hash: bytes
+    token: int
+    engine: str | None
+    """The engine that holds the lease; None: nobody."""
+    fold: bytes | None
+    input_hash: str
+    parent_no: int | None
+    root_no: int
+    priority: int
+    recoveries: int
+    hold: str | None
+    """Why the engine may not touch the run; outside the fold."""
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+class NodeRow(NamedTuple):
+    """One row of `run_node_state`; the key is (run_no, node, path, visit)."""
+
+    run_no: int
+    node: str
+    path: str
+    visit: int
+    status: str
+    attempt: int
+    failures: int
+    output_seq: int
+    """The event that holds the output or the final error; 0: none."""
+    memory_seq: int
+    """The event after which the body's remembered calls are to be read; 0: none yet."""
+    not_before: int
+    captured: bytes | None
+    scope: bytes | None
+    """Counters of a map or loop."""
+    is_open: int
+    """1 while the row belongs to the run's memory (its scope is open), else 0."""
+    started_at: int | None
+    finished_at: int | None
+
+
+class EventRow(NamedTuple):
+    """One row of `run_events`; (run_no, seq) is unique."""
+
+    run_no: int
+    seq: int
+    branch: int
+    type: str
+    node: str | None
+    path: str | None
+    visit: int
+    at: int
+    token: int
+    hash: bytes
+    data: bytes
+
+
+class WaitRow(NamedTuple):
+    """One row of `run_waits`; the key is (run_no, wait_id)."""
+
+    run_no: int
+    wait_id: str
+    kind: str
+    node: str | None
+    path: str | None
+    visit: int
+    branch: int
+    status: str
+    """`open` or `closed`."""
+    since: int
+    until: int | None
+    data: bytes
+
+
+class TimerRow(NamedTuple):
+    """One row of `run_timers`; the key is (run_no, timer)."""
+
+    run_no: int
+    timer: str
+    due_at: int
+    branch: int
+    status: str
+    """`set`, `fired` or `cancelled`."""
+
+
+class MessageRow(NamedTuple):
+    """One row of `run_inbox_messages`; `message_id` is unique; `no` gives the order of arrival."""
+
+    message_id: str
+    run_no: int
+    kind: str
+    payload: bytes
+    created_at: int
+    status: str = "new"
+    outcome: bytes | None = None
+    no: int = 0
+
+
+class MessageOutcome(NamedTuple):
+    """What became of a message; written in the same commit as the events it led to."""
+
+    message_id: str
+    status: Literal["held", "consumed", "dead"]
+    outcome: bytes | None
+
+
+class RunChange(NamedTuple):
+    """The new values of a run's row. `fold` None leaves it as it is."""
+
+    last_seq: int
+    head_hash: bytes
+    status: str
+    branch: int
+    engine: str | None
+    """The owner after this commit: us, or None to release the lease in the same transaction."""
+    recoveries: int
+    started_at: int | None
+    finished_at: int | None
+    fold: bytes | None
+
+
+class RunStep(NamedTuple):
+    """The new values of a run's row when only these have changed: most commits, and no index of the row is touched."""
+
+    last_seq: int
+    head_hash: bytes
+    recoveries: int
+
+
+class Commit(msgspec.Struct, gc=False):
+    """What one run wants to write. Either `create` (a new run) or `change` with its fence."""
+
+    run_no: int
+    token: int
+    expected_seq: int
+    change: RunChange | RunStep | None = None
+    create: RunRow | None = None
+    nodes: Sequence[NodeRow] = ()
+    """At most one row per key."""
+    events: Sequence[EventRow] = ()
+    waits: Sequence[WaitRow] = ()
+    timers: Sequence[TimerRow] = ()
+    outcomes: Sequence[MessageOutcome] = ()
+    messages: Sequence[MessageRow] = ()
+    """To other runs (insert only, `no` is ignored). A message_id that exists already is left as it is."""
+    children: Sequence[Commit] = ()
+    """New runs that this commit creates, each with its first rows. A run_id that is taken refuses the whole commit."""
+    ends: bool = False
+    """The run has its terminal event: messages that it has not consumed are dead."""
+
+
+class Landed(NamedTuple):
+    """How one commit of a group ended. `refusal` None: it is durable."""
+
+    refusal: Literal["fenced", "run_exists", "failed"] | None
+    detail: str = ""
+
+
+class EngineRow(NamedTuple):
+    """One row of `engines`: who is or was alive. A boot is a new engine id."""
+
+    engine: str
+    host: str
+    pid: int
+    lock_file: str
+    started_at: int
+    expires_at: int
+    can_run: bytes
+
+
+class VersionRow(NamedTuple):
+    """One row of `workflow_versions`: an immutable definition, numbered per name."""
+
+    workflow: str
+    version: int
+    hash: str
+    definition: bytes
+    created_at: int
+
+
+class Store(Protocol):
+    """What a driver offers. Verbs that write are called through one writer; verbs that read may run beside it.
+
+    Synchronous by design on SQLite; the engine calls the writing ones from its writer thread (or, embedded with one
+    live run, from the loop). `now` is always passed in, in microseconds.
+    """
+
+    url: str
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+
+    # writing --------------------------------------------------------------------------------------------------
+    def commit(self, group: Sequence[Commit]) -> list[Landed]: ...
+    def reserve_run_numbers(self, count: int) -> int:
+        """The first of `count` fresh run numbers, never given out before."""
+        ...
+
+    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
+        """The number of this definition under its name; the next one when its hash is new."""
+        ...
+
+    def register_engine(self, row: EngineRow) -> None: ...
+    def renew_engine(self, engine: str, expires_at: int) -> bool:
+        """False: the row is gone, that is, somebody declared us dead."""
+        ...
+
+    def remove_engine(self, engine: str) -> int:
+        """Takes an engine off the list (it stopped, or it is dead) and frees its runs: their `engine` becomes None and
+        their token grows, so that whatever the old owner still sends is refused. The number of runs freed."""
+        ...
+
+    def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
+        """Take the lease of those of these runs that are unfinished, not on hold and unowned: the token grows by one.
+        The rows that were won, after the change."""
+        ...
+
+    def release(self, run_no: int, token: int) -> bool:
+        """Give the lease back without a commit; False when we did not hold it any more."""
+        ...
+
+    def set_hold(self, run_no: int, token: int, hold: str | None) -> bool: ...
+    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
+        """Store a message from outside. Same id and same payload: duplicate. Same id, other payload: conflict. A run
+        that has ended takes none: finished, and nothing is stored."""
+        ...
+
+    # reading --------------------------------------------------------------------------------------------------
+    def run(self, run_id: str) -> RunRow | None: ...
+    def run_by_no(self, run_no: int) -> RunRow | None: ...
+    def runs(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        workflow: str | None = None,
+        limit: int = 100,
+        before_no: int | None = None,
+        root_no: int | None = None,
+    ) -> list[RunRow]:
+        """Newest first."""
+        ...
+
+    def resolve_run_id(self, prefix: str) -> list[str]:
+        """Run ids that begin with `prefix`, at most 10, sorted."""
+        ...
+
+    def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
+        """The rows that belong to these runs' memory, in the order of their first scheduling where known."""
+        ...
+
+    def nodes(self, run_no: int) -> list[NodeRow]:
+        """All rows of a run, closed scopes too."""
+        ...
+
+    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str) -> list[NodeRow]:
+        """Rows of these nodes whose path starts with `path_prefix`, whether open or not."""
+        ...
+
+    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]: ...
+    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]: ...
+    def due_timers(
+        self, now: int, limit: int, workflows: Sequence[str], root_nos: Sequence[int] | None = None
+    ) -> list[TimerRow]:
+        """Timers due of runs that could be claimed (unfinished, no owner, no hold) and are of these workflows (with
+        `root_nos`: and belong to these runs), oldest first."""
+        ...
+
+    def waits_for_ended(self) -> list[tuple[int, str]]:
+        """(run_no, child's run_id) of runs without an owner that wait for a child that has ended."""
+        ...
+
+    def next_timer(self) -> int | None:
+        """When the next timer of a run that could be claimed is due."""
+        ...
+
+    def events(
+        self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
+    ) -> list[EventRow]:
+        """In order of `seq`."""
+        ...
+
+    def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
+        """seq to (type, data)."""
+        ...
+
+    def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
+        """`new` messages in order of arrival; with None, of all runs that have no owner."""
+        ...
+
+    def message(self, message_id: str) -> MessageRow | None: ...
+    def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
+        """(run_no, workflow, version) of runs that want to be advanced and that nobody holds: created, running and
+        recovering ones without owner and hold, and suspended ones without owner and hold that have a `new` message.
+        (Suspended ones whose timer is due come from `due_timers`.) Highest priority first, then oldest."""
+        ...
+
+    def unfinished_count(self) -> int: ...
+    def engines(self) -> list[EngineRow]: ...
+    def version(self, workflow: str, version: int) -> VersionRow | None: ...
+    def latest_version(self, workflow: str) -> VersionRow | None: ...
+    def changed(self) -> bool:
+        """Whether somebody else has written since this was last asked (cheap; called 20 times a second)."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Runs per status."""
+        ...

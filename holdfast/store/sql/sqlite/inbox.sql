@@ -1,0 +1,22 @@
+-- Messages to runs, written without the lease, in order of arrival.
+
+-- name: is_run_finished
+-- Whether a message has somewhere to go.
+SELECT status IN ('completed', 'failed', 'cancelled') FROM run_state WHERE run_no = ?;
+
+-- name: message
+-- One message by its id.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM run_inbox_messages WHERE message_id = ?;
+
+-- name: new_messages_of
+-- What these runs have not seen yet.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM run_inbox_messages WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'new' ORDER BY no;
+
+-- name: new_messages_unowned
+-- What nobody looks at: the scan that makes sure. The index is named, or SQLite walks through all that was ever sent to
+-- save itself a sort.
+SELECT m.message_id, m.run_no, m.kind, m.payload, m.created_at, m.status, m.outcome, m.no
+FROM run_inbox_messages AS m INDEXED BY run_inbox_messages_new CROSS JOIN run_state AS r ON r.run_no = m.run_no
+WHERE m.status = 'new' AND r.engine IS NULL ORDER BY m.no;

@@ -1,0 +1,135 @@
+-- Reading runs and what belongs to them. Lists of numbers and names arrive as one JSON array.
+
+-- name: run_by_id
+-- One run by its text id.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state WHERE run_id = ?;
+
+-- name: run_by_no
+-- One run by its number.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state WHERE run_no = ?;
+
+-- name: runs
+-- The newest runs.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state WHERE run_no < ?1 ORDER BY run_no DESC LIMIT ?2;
+
+-- name: runs_finished
+-- The newest runs of one terminal status.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state
+WHERE status IN ('completed', 'failed', 'cancelled') AND status = ?3 AND run_no < ?1
+ORDER BY run_no DESC LIMIT ?2;
+
+-- name: runs_live
+-- The newest runs of one status that is not terminal. The index is named, or SQLite walks back through finished runs.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state INDEXED BY run_state_live
+WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
+    AND status = ?3 AND run_no < ?1
+ORDER BY run_no DESC LIMIT ?2;
+
+-- name: runs_of_workflow
+-- The newest runs of one workflow, of any or of some statuses.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state
+WHERE workflow = ?3 AND run_no < ?1 AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4)))
+ORDER BY run_no DESC LIMIT ?2;
+
+-- name: runs_of_root
+-- A run and its descendants, of any or of one workflow, of any or of some statuses.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state
+WHERE (run_no = ?3 OR (parent_no IS NOT NULL AND root_no = ?3)) AND run_no < ?1
+    AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4))) AND (?5 IS NULL OR workflow = ?5)
+ORDER BY run_no DESC LIMIT ?2;
+
+-- name: resolve_run_id
+-- Run ids from a prefix up to the end of its range.
+SELECT run_id FROM run_state WHERE run_id >= ?1 AND run_id < ?2 ORDER BY run_id LIMIT 10;
+
+-- name: counts
+-- Runs per status; two parts, so that each is answered from an index alone.
+SELECT status, count(*) FROM run_state
+WHERE status IN ('completed', 'failed', 'cancelled') GROUP BY status
+UNION ALL
+SELECT status, count(*) FROM run_state
+WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
+    AND status IN ('created', 'running', 'suspended', 'recovering') GROUP BY status;
+
+-- name: open_nodes
+-- The rows that belong to the memory of these runs; rowid is the order of first scheduling.
+SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
+    is_open, started_at, finished_at
+FROM run_node_state WHERE run_no IN (SELECT value FROM json_each(?)) AND is_open = 1 ORDER BY rowid;
+
+-- name: nodes
+-- All rows of a run, closed scopes too.
+SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
+    is_open, started_at, finished_at
+FROM run_node_state WHERE run_no = ? ORDER BY rowid;
+
+-- name: nodes_under
+-- The rows of some nodes with a path from a prefix up to the end of its range.
+SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
+    is_open, started_at, finished_at
+FROM run_node_state
+WHERE run_no = ?1 AND node IN (SELECT value FROM json_each(?2)) AND path >= ?3 AND path < ?4 ORDER BY rowid;
+
+-- name: open_waits
+-- What these runs wait for.
+SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data
+FROM run_waits WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'open' ORDER BY rowid;
+
+-- name: set_timers
+-- The timers of these runs that have not fired. The index is named, or SQLite walks through those that have.
+SELECT run_no, timer, due_at, branch, status
+FROM run_timers INDEXED BY run_timers_of_run WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'set' ORDER BY due_at, run_no, timer;
+
+-- name: due_timers
+-- Timers that are due and whose run could be claimed. The driver must be the timer index, never a scan of the runs.
+SELECT t.run_no, t.timer, t.due_at, t.branch, t.status
+FROM run_timers AS t CROSS JOIN run_state AS r ON r.run_no = t.run_no
+WHERE t.status = 'set' AND t.due_at <= ?1 AND r.engine IS NULL AND r.hold IS NULL
+    AND r.status IN ('created', 'running', 'suspended', 'recovering')
+    AND r.workflow IN (SELECT value FROM json_each(?3))
+    AND (?4 IS NULL OR r.root_no IN (SELECT value FROM json_each(?4)))
+ORDER BY t.due_at, t.run_no, t.timer LIMIT ?2;
+
+-- name: next_timer
+-- When the next timer of a run that could be claimed is due.
+SELECT t.due_at
+FROM run_timers AS t CROSS JOIN run_state AS r ON r.run_no = t.run_no
+WHERE t.status = 'set' AND r.engine IS NULL AND r.hold IS NULL
+    AND r.status IN ('created', 'running', 'suspended', 'recovering')
+ORDER BY t.due_at LIMIT 1;
+
+-- name: waits_for_ended
+-- Runs that nobody drives and that wait for a child that has ended: what a lost report cannot leave behind.
+SELECT w.run_no, c.run_id
+FROM run_waits AS w
+CROSS JOIN run_state AS p ON p.run_no = w.run_no
+CROSS JOIN run_state AS c ON c.run_id = json_extract(w.data, '$.child')
+WHERE w.status = 'open' AND w.kind = 'child' AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled');
+
+-- name: events
+-- A page of the journal.
+SELECT run_no, seq, branch, type, node, path, visit, at, token, hash, data
+FROM run_events WHERE run_no = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3;
+
+-- name: events_of_types
+-- A page of the journal, some types only.
+SELECT run_no, seq, branch, type, node, path, visit, at, token, hash, data
+FROM run_events WHERE run_no = ?1 AND seq > ?2 AND type IN (SELECT value FROM json_each(?4)) ORDER BY seq LIMIT ?3;
+
+-- name: event_data
+-- The payloads of some events.
+SELECT seq, type, data FROM run_events WHERE run_no = ?1 AND seq IN (SELECT value FROM json_each(?2));

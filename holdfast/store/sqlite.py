@@ -1,0 +1,240 @@
+"""SQLite: the store of one machine, in one file.
+
+Owns: opening and closing, the transaction around a group and around every other write, what a failed COMMIT means.
+Never: decides what is written (the engine), in which statements (sqlite_group.py), or reads (sqlite_reads.py).
+Invariants: one writer connection, one transaction at a time. What returned is on the disk (WAL, synchronous=FULL).
+"database is locked" stays in here. A COMMIT whose outcome is unknown closes the store for good.
+On crash: SQLite recovers from the WAL at the next open: every commit that returned is there, no other is half there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import apsw
+
+from holdfast.model.errors import OutcomeUnknown, StoreError
+from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow
+from holdfast.store.sqlite_connections import Readers, database_path, open_memory, open_writer, patiently, translated
+from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, write_one_by_one, write_together
+from holdfast.store.sqlite_reads import SqliteReads, as_json, run_row
+from holdfast.store.statements import Repeated, load
+
+_SQL = load("sqlite")
+_T = TypeVar("_T")
+
+
+class SqliteStore(SqliteReads):
+    """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
+
+    Any thread may call any verb. Raises StoreError or one of its kinds, and OutcomeUnknown from a verb that writes.
+    `vfs` names an apsw VFS; tests inject faults with one.
+    """
+
+    def __init__(self, url: str, *, vfs: str | None = None) -> None:
+        self.url = url
+        self._path = database_path(url)
+        self._where = str(self._path or ":memory:")
+        self._vfs = vfs
+        self._lock = threading.RLock()
+        self._writer: apsw.Connection | None = None
+        self._cursor: apsw.Cursor | None = None
+        self._readers: Readers | None = None
+        self._seen = 0
+        self._pid = 0
+        self._closed_because = "it is not open"
+
+    # lifecycle ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Creates the file, or brings it to the newest schema; a file that is refused is untouched."""
+        with self._lock:
+            if self._writer is not None:
+                raise StoreError(f"{self._where} is open already.")
+            try:
+                if self._path is None:
+                    self._writer = open_memory()
+                else:
+                    self._writer = open_writer(self._path, self._vfs)
+                    self._readers = Readers(self._path, self._vfs)
+                self._cursor = self._writer.cursor()
+                self._pid = os.getpid()
+                self._seen = self._data_version()
+            except (apsw.Error, OSError, StoreError) as error:
+                self._drop("it could not be opened", checkpoint=False)
+                raise translated(error, self._where) from error
+
+    def close(self) -> None:
+        """Closes every connection; the file then stands alone. Closing twice is allowed."""
+        with self._lock:
+            if self._writer is not None:
+                self._check()
+                self._drop("it was closed", checkpoint=True)
+
+    # writing --------------------------------------------------------------------------------------------------
+
+    def commit(self, group: Sequence[Commit]) -> list[Landed]:
+        if not group:
+            return []
+        return self._transaction(lambda cursor: _land(cursor, group))
+
+    def reserve_run_numbers(self, count: int) -> int:
+        assert count > 0
+        end: int = self._write("take_run_numbers", (count,))[0][0]
+        return end - count
+
+    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
+        def register(cursor: apsw.Cursor) -> int:
+            rows = cursor.execute(_SQL["version_of_hash"], (workflow, content_hash)).fetchall()
+            if not rows:
+                rows = cursor.execute(_SQL["add_version"], (workflow, content_hash, definition, now)).fetchall()
+            return cast(int, rows[0][0])
+
+        return self._transaction(register)
+
+    def register_engine(self, row: EngineRow) -> None:
+        self._write("put_engine", row)
+
+    def renew_engine(self, engine: str, expires_at: int) -> bool:
+        return self._change("renew_engine", (engine, expires_at)) == 1
+
+    def remove_engine(self, engine: str) -> int:
+        def remove(cursor: apsw.Cursor) -> int:
+            cursor.execute(_SQL["delete_engine"], (engine,))
+            cursor.execute(_SQL["free_runs"], (engine,))
+            return cursor.connection.changes()
+
+        return self._transaction(remove)
+
+    def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
+        return [run_row(row) for row in self._write("claim", (engine, as_json(run_nos)))]
+
+    def release(self, run_no: int, token: int) -> bool:
+        return self._change("release", (run_no, token)) == 1
+
+    def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
+        return self._change("set_hold", (run_no, token, hold)) == 1
+
+    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
+        return self._transaction(lambda cursor: _send(cursor, message))
+
+    # reading (the verbs are in sqlite_reads.py) -----------------------------------------------------------------
+
+    def changed(self) -> bool:
+        """Whether somebody else has written since this was last asked. While a group is being written the answer is no:
+        whoever asks, asks again soon."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            before, self._seen = self._seen, self._data_version()
+            return before != self._seen
+        finally:
+            self._lock.release()
+
+    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        self._check()
+        readers = self._readers
+        if readers is None:
+            with self._lock:
+                return self._check().execute(_SQL[name], bindings).fetchall()
+        try:
+            reader = readers.borrow()
+            try:
+                try:
+                    return reader.execute(_SQL[name], bindings).fetchall()
+                except apsw.BusyError:
+                    return patiently(lambda: reader.execute(_SQL[name], bindings).fetchall())
+            finally:
+                readers.give_back(reader)
+        except apsw.Error as error:
+            raise translated(error, self._where) from error
+
+    # the transaction ------------------------------------------------------------------------------------------
+
+    def _write(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
+        return self._transaction(lambda cursor: cursor.execute(_SQL[name], bindings).fetchall())
+
+    def _change(self, name: str, bindings: tuple[Any, ...]) -> int:
+        return self._transaction(lambda cursor: cursor.execute(_SQL[name], bindings).connection.changes())
+
+    def _transaction(self, work: Callable[[apsw.Cursor], _T]) -> _T:
+        """Does `work` in one transaction, durable when this returns; whatever is raised, it was rolled back."""
+        self._check()  # before the lock: in a forked process nobody would ever release it
+        with self._lock:
+            self._check()
+            cursor = self._cursor
+            assert cursor is not None
+            try:
+                try:
+                    cursor.execute("BEGIN IMMEDIATE")
+                except apsw.BusyError:
+                    patiently(lambda: cursor.execute("BEGIN IMMEDIATE"))
+                result = work(cursor)
+                self._commit(cursor)
+                return result
+            except apsw.Error as error:
+                raise translated(error, self._where) from error
+            finally:
+                if self._writer is not None and self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+
+    def _commit(self, cursor: apsw.Cursor) -> None:
+        try:
+            cursor.execute("COMMIT")
+        except apsw.IOError as error:
+            self._drop("an I/O error at COMMIT left the outcome open; open it again", checkpoint=False)
+            raise OutcomeUnknown(
+                f"{self._where}: an I/O error at COMMIT ({error}); it is not known whether it happened. "
+                "The store is closed; opening it again tells."
+            ) from error
+
+    def _check(self) -> apsw.Connection:
+        if self._writer is None:
+            raise StoreError(f"{self._where} cannot be used: {self._closed_because}.")
+        if self._pid != os.getpid():
+            raise StoreError(f"{self._where} was opened by process {self._pid}; open it again in this one.")
+        return self._writer
+
+    def _drop(self, reason: str, *, checkpoint: bool) -> None:
+        """Closes every connection, the writer last: only it may checkpoint, and only when nothing is in doubt."""
+        self._closed_because = reason
+        readers, self._readers = self._readers, None
+        writer, self._writer, self._cursor = self._writer, None, None
+        if readers is not None:
+            readers.close()
+        if writer is not None:
+            if not checkpoint:
+                writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            writer.close(True)
+
+    def _data_version(self) -> int:
+        """A number that moves when another connection commits; asked of the writer, so that its own do not count."""
+        return cast(int, self._check().execute("PRAGMA data_version").fetchall()[0][0])
+
+
+def _land(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]:
+    try:
+        return write_together(cursor, group)
+    except (Fenced, *BAD_COMMIT):
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN IMMEDIATE")
+        return write_one_by_one(cursor, group)
+
+
+def _send(
+    cursor: apsw.Cursor, message: MessageRow
+) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
+    for _, run_no, kind, payload, *_ in cursor.execute(_SQL["message"], (message.message_id,)).fetchall():
+        same = (run_no, kind, payload) == (message.run_no, message.kind, message.payload)
+        return "duplicate" if same else "conflict"
+    runs = cursor.execute(_SQL["is_run_finished"], (message.run_no,)).fetchall()
+    if not runs or runs[0][0]:
+        return "finished" if runs else "unknown_run"
+    cursor.execute(_ADD_MESSAGE, message[:7])
+    return "new"
+
+
+_ADD_MESSAGE = next(sql for _, _, sql in Repeated("add_messages", _SQL["add_messages"]).batches(1))

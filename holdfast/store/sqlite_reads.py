@@ -1,0 +1,149 @@
+"""Reads on SQLite: every verb that only asks.
+
+Owns: which statement answers which question, and turning its rows into the contract's.
+Never: writes, or holds a read transaction longer than one statement.
+Invariants: sees only what was committed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.api import EngineRow, EventRow, MessageRow, NodeRow, RunRow, TimerRow, VersionRow, WaitRow
+
+_RUN_FIELDS = RunRow.__struct_fields__
+_LAST = "\U0010ffff"
+"""Behind everything that begins with a prefix."""
+_NO_MAX = 2**63 - 1
+
+
+def run_row(row: tuple[Any, ...]) -> RunRow:
+    """A row of `run_state` as the contract has it."""
+    return RunRow(**dict(zip(_RUN_FIELDS, row, strict=True)))
+
+
+def as_json(values: Sequence[int] | Sequence[str]) -> str:
+    """A list as one binding; SQLite takes it apart with json_each."""
+    return msgspec.json.encode(values).decode()
+
+
+class SqliteReads(ABC):
+    """The reading half of the driver."""
+
+    @abstractmethod
+    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        """All rows that the statement of this name gives."""
+
+    def run(self, run_id: str) -> RunRow | None:
+        rows = self._rows("run_by_id", (run_id,))
+        return run_row(rows[0]) if rows else None
+
+    def run_by_no(self, run_no: int) -> RunRow | None:
+        rows = self._rows("run_by_no", (run_no,))
+        return run_row(rows[0]) if rows else None
+
+    def runs(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        workflow: str | None = None,
+        limit: int = 100,
+        before_no: int | None = None,
+        root_no: int | None = None,
+    ) -> list[RunRow]:
+        before = _NO_MAX if before_no is None else before_no
+        statuses = None if status is None else as_json(list(status))
+        if root_no is not None:
+            rows = self._rows("runs_of_root", (before, limit, root_no, statuses, workflow))
+        elif workflow is not None:
+            rows = self._rows("runs_of_workflow", (before, limit, workflow, statuses))
+        elif status is None:
+            rows = self._rows("runs", (before, limit))
+        else:
+            rows = []
+            for one in sorted(set(status)):
+                rows += self._rows("runs_finished" if one in RUN_TERMINAL else "runs_live", (before, limit, one))
+            rows = sorted(rows, reverse=True)[:limit]
+        return [run_row(row) for row in rows]
+
+    def resolve_run_id(self, prefix: str) -> list[str]:
+        return [run_id for (run_id,) in self._rows("resolve_run_id", (prefix, prefix + _LAST))]
+
+    def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
+        return [NodeRow._make(row) for row in self._rows("open_nodes", (as_json(run_nos),))]
+
+    def nodes(self, run_no: int) -> list[NodeRow]:
+        return [NodeRow._make(row) for row in self._rows("nodes", (run_no,))]
+
+    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str) -> list[NodeRow]:
+        bindings = (run_no, as_json(node_ids), path_prefix, path_prefix + _LAST)
+        return [NodeRow._make(row) for row in self._rows("nodes_under", bindings)]
+
+    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
+        return [WaitRow._make(row) for row in self._rows("open_waits", (as_json(run_nos),))]
+
+    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
+        return [TimerRow._make(row) for row in self._rows("set_timers", (as_json(run_nos),))]
+
+    def due_timers(
+        self, now: int, limit: int, workflows: Sequence[str], root_nos: Sequence[int] | None = None
+    ) -> list[TimerRow]:
+        roots = None if root_nos is None else as_json(root_nos)
+        return [TimerRow._make(row) for row in self._rows("due_timers", (now, limit, as_json(workflows), roots))]
+
+    def waits_for_ended(self) -> list[tuple[int, str]]:
+        return [(run_no, child) for run_no, child in self._rows("waits_for_ended")]
+
+    def next_timer(self) -> int | None:
+        rows = self._rows("next_timer")
+        return rows[0][0] if rows else None
+
+    def events(
+        self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
+    ) -> list[EventRow]:
+        page = (run_no, after, -1 if limit is None else limit)
+        if types is None:
+            rows = self._rows("events", page)
+        else:
+            rows = self._rows("events_of_types", (*page, as_json(types)))
+        return [EventRow._make(row) for row in rows]
+
+    def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
+        return {seq: (kind, data) for seq, kind, data in self._rows("event_data", (run_no, as_json(seqs)))}
+
+    def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
+        if run_nos is None:
+            rows = self._rows("new_messages_unowned")
+        else:
+            rows = self._rows("new_messages_of", (as_json(run_nos),))
+        return [MessageRow._make(row) for row in rows]
+
+    def message(self, message_id: str) -> MessageRow | None:
+        rows = self._rows("message", (message_id,))
+        return MessageRow._make(rows[0]) if rows else None
+
+    def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
+        return self._rows("claimable", (root_no, limit))
+
+    def unfinished_count(self) -> int:
+        count: int = self._rows("unfinished_count")[0][0]
+        return count
+
+    def engines(self) -> list[EngineRow]:
+        return [EngineRow._make(row) for row in self._rows("engines")]
+
+    def version(self, workflow: str, version: int) -> VersionRow | None:
+        rows = self._rows("version", (workflow, version))
+        return VersionRow._make(rows[0]) if rows else None
+
+    def latest_version(self, workflow: str) -> VersionRow | None:
+        rows = self._rows("latest_version", (workflow,))
+        return VersionRow._make(rows[0]) if rows else None
+
+    def counts(self) -> dict[str, int]:
+        return dict(self._rows("counts"))

@@ -1,0 +1,696 @@
+"""What every store must do, whatever its database: the contract of holdfast/store/api.py as tests.
+
+Owns: the behaviours that the engine relies on. A driver's test file subclasses the suites and makes the store.
+Never: names a database. What only one database does is tested beside its driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.store.api import (
+    Commit,
+    EngineRow,
+    EventRow,
+    MessageOutcome,
+    MessageRow,
+    NodeRow,
+    RunChange,
+    RunRow,
+    Store,
+    TimerRow,
+    WaitRow,
+)
+
+# --- rows ------------------------------------------------------------------------------------------------------
+
+
+def run_row(run_no: int, **other: Any) -> RunRow:
+    """A running run owned by `one` with token 1 and one event."""
+    values: dict[str, Any] = {
+        "run_no": run_no,
+        "run_id": f"run_{run_no}",
+        "workflow": "order",
+        "version": 1,
+        "status": "running",
+        "branch": 1,
+        "last_seq": 1,
+        "head_hash": b"head",
+        "token": 1,
+        "engine": "one",
+        "fold": b"{}",
+        "input_hash": "in",
+        "parent_no": None,
+        "root_no": run_no,
+        "priority": 0,
+        "recoveries": 0,
+        "hold": None,
+        "created_at": 10,
+        "started_at": 11,
+        "finished_at": None,
+    }
+    return RunRow(**{**values, **other})
+
+
+def event_row(run_no: int, seq: int, kind: str = "NodeStarted", data: bytes = b"{}") -> EventRow:
+    return EventRow(run_no, seq, 1, kind, "charge", "", 1, 100 + seq, 1, b"hash%d" % seq, data)
+
+
+def node_row(run_no: int, node: str, path: str = "", status: str = "running", is_open: int = 1) -> NodeRow:
+    return NodeRow(run_no, node, path, 1, status, 1, 0, 0, 0, 0, None, None, is_open, 12, None)
+
+
+def change(last_seq: int, **other: Any) -> RunChange:
+    values: dict[str, Any] = {
+        "last_seq": last_seq,
+        "head_hash": b"head%d" % last_seq,
+        "status": "running",
+        "branch": 1,
+        "engine": "one",
+        "recoveries": 0,
+        "started_at": 11,
+        "finished_at": None,
+        "fold": None,
+    }
+    return RunChange(**{**values, **other})
+
+
+def creation(run_no: int, **other: Any) -> Commit:
+    return Commit(run_no, 1, 0, create=run_row(run_no, **other), events=[event_row(run_no, 1, "RunCreated")])
+
+
+def step(run_no: int, expected_seq: int = 1, token: int = 1, **other: Any) -> Commit:
+    """One event after `expected_seq`."""
+    events = other.pop("events", [event_row(run_no, expected_seq + 1)])
+    moved = other.pop("change", change(expected_seq + 1))
+    return Commit(run_no, token, expected_seq, change=moved, events=events, **other)
+
+
+def message(message_id: str, run_no: int, payload: bytes = b"1") -> MessageRow:
+    return MessageRow(message_id, run_no, "signal", payload, 50)
+
+
+def refusals(store: Store, *group: Commit) -> list[str | None]:
+    return [landed.refusal for landed in store.commit(group)]
+
+
+def make_runs(store: Store, count: int, **other: Any) -> list[int]:
+    """New runs, committed as one group; their numbers."""
+    first = store.reserve_run_numbers(count)
+    numbers = list(range(first, first + count))
+    assert refusals(store, *(creation(no, **other) for no in numbers)) == [None] * count
+    return numbers
+
+
+class _Suite:
+    @pytest.fixture
+    def connect(self) -> Callable[[], Store]:
+        """A function that makes one more store object on the same, at first empty, database. Subclasses give it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, connect: Callable[[], Store]) -> Iterator[Store]:
+        store = connect()
+        store.open()
+        yield store
+        store.close()
+
+
+# --- one store object ------------------------------------------------------------------------------------------
+
+
+class StoreConformance(_Suite):
+    """What one store object promises."""
+
+    def test_a_created_run_is_read_back_as_it_was_written(self, store: Store) -> None:
+        no = store.reserve_run_numbers(1)
+        row = run_row(no, hold="why", parent_no=3, root_no=3, fold=b"\x00\xff", finished_at=99)
+        assert refusals(store, Commit(no, 1, 0, create=row)) == [None]
+        assert store.run(row.run_id) == row
+        assert store.run_by_no(no) == row
+        assert store.run("no such run") is None
+        assert store.run_by_no(no + 1) is None
+
+    def test_a_step_moves_the_run_and_appends_its_rows(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        moved = change(3, status="completed", engine=None, finished_at=77, recoveries=2, branch=2)
+        events = [event_row(no, 2), event_row(no, 3, "RunCompleted", b'{"x": 1}')]
+        nodes = [node_row(no, "charge", status="completed")]
+        assert refusals(store, step(no, change=moved, events=events, nodes=nodes)) == [None]
+        expected = run_row(
+            no, last_seq=3, head_hash=b"head3", status="completed", engine=None, finished_at=77, recoveries=2, branch=2
+        )
+        assert store.run_by_no(no) == expected
+        assert store.events(no)[1:] == events
+        assert store.nodes(no) == nodes
+
+    def test_a_fold_of_none_leaves_the_fold_as_it_is(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        assert refusals(store, step(no, change=change(2, fold=b"new"))) == [None]
+        assert refusals(store, step(no, 2)) == [None]
+        row = store.run_by_no(no)
+        assert row is not None
+        assert row.fold == b"new"
+
+    @pytest.mark.parametrize("fence", [{"token": 2}, {"token": 0}, {"expected_seq": 0}, {"expected_seq": 2}])
+    def test_another_token_or_seq_is_fenced_and_writes_nothing(self, store: Store, fence: dict[str, int]) -> None:
+        (no,) = make_runs(store, 1)
+        before = store.run_by_no(no)
+        commit = step(
+            no,
+            **fence,
+            nodes=[node_row(no, "charge")],
+            waits=[WaitRow(no, "w", "ask", None, None, 1, 1, "open", 5, None, b"{}")],
+            timers=[TimerRow(no, "t", 5, 1, "set")],
+            messages=[message("m", no)],
+        )
+        assert refusals(store, commit) == ["fenced"]
+        assert store.run_by_no(no) == before
+        assert len(store.events(no)) == 1
+        left = (store.nodes(no), store.open_waits([no]), store.set_timers([no]), store.new_messages([no]))
+        assert left == ([], [], [], [])
+
+    def test_a_run_that_does_not_exist_is_fenced(self, store: Store) -> None:
+        assert refusals(store, step(99)) == ["fenced"]
+
+    @pytest.mark.parametrize("place", [0, 25, 50])
+    def test_one_fenced_run_is_refused_alone_and_fifty_others_land(self, store: Store, place: int) -> None:
+        numbers = make_runs(store, 51)
+        group = [step(no, nodes=[node_row(no, "charge")]) for no in numbers]
+        group[place] = step(numbers[place], token=7, nodes=[node_row(numbers[place], "charge")])
+        expected: list[str | None] = [None] * 51
+        expected[place] = "fenced"
+        assert refusals(store, *group) == expected
+        for index, no in enumerate(numbers):
+            row = store.run_by_no(no)
+            assert row is not None
+            assert row.last_seq == len(store.events(no)) == (1 if index == place else 2)
+            assert len(store.nodes(no)) == (0 if index == place else 1)
+
+    def test_rows_that_cannot_be_stored_fail_their_commit_alone(self, store: Store) -> None:
+        first, bad, last = make_runs(store, 3)
+        twice = step(bad, events=[event_row(bad, 2), event_row(bad, 1)])
+        landed = store.commit([step(first), twice, step(last)])
+        assert [one.refusal for one in landed] == [None, "failed", None]
+        assert landed[1].detail
+        no_type = event_row(bad, 2)._replace(type=None)  # type: ignore[arg-type]  # what a bug would send
+        assert refusals(store, step(first, 2), step(bad, events=[no_type])) == [None, "failed"]
+        too_big = event_row(bad, 2)._replace(at=2**70)
+        assert refusals(store, step(first, 3), step(bad, events=[too_big])) == [None, "failed"]
+        assert refusals(store, step(bad)) == [None]
+        assert [event.seq for event in store.events(bad)] == [1, 2]
+        assert [event.seq for event in store.events(first)] == [1, 2, 3, 4]
+
+    def test_a_commit_that_neither_creates_nor_changes_fails(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        assert refusals(store, Commit(no, 1, 1, events=[event_row(no, 2)]), step(no)) == ["failed", None]
+
+    def test_seqs_have_no_gap_over_many_groups(self, store: Store) -> None:
+        numbers = make_runs(store, 70)
+        for seq in range(1, 8):
+            assert refusals(store, *(step(no, seq) for no in numbers)) == [None] * 70
+        for no in numbers:
+            events = store.events(no)
+            assert [event.seq for event in events] == list(range(1, 9))
+            assert {event.run_no for event in events} == {no}
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 65, 127, 200])
+    def test_groups_of_any_size_land(self, store: Store, count: int) -> None:
+        numbers = make_runs(store, count)
+        assert refusals(store, *(step(no, nodes=[node_row(no, "charge")]) for no in numbers)) == [None] * count
+        assert {row.last_seq for row in store.runs(limit=1000)} == {2}
+        assert len(store.open_nodes(numbers)) == count
+
+    def test_an_empty_group_is_nothing(self, store: Store) -> None:
+        assert store.commit([]) == []
+
+    def test_a_run_id_that_is_taken_refuses_the_second_creation_alone(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        again, other = store.reserve_run_numbers(2), store.reserve_run_numbers(1)
+        assert refusals(store, creation(again, run_id=f"run_{no}"), creation(other)) == ["run_exists", None]
+        assert store.run_by_no(again) is None
+        assert store.events(again) == []
+        assert store.run_by_no(other) is not None
+
+    def test_the_same_new_run_id_twice_in_a_group_lands_once(self, store: Store) -> None:
+        first = store.reserve_run_numbers(2)
+        assert refusals(store, creation(first, run_id="x"), creation(first + 1, run_id="x")) == [None, "run_exists"]
+
+    def test_children_are_created_with_their_first_rows(self, store: Store) -> None:
+        (parent,) = make_runs(store, 1)
+        child = store.reserve_run_numbers(1)
+        row = run_row(child, parent_no=parent, root_no=parent, status="created", engine=None)
+        first = Commit(child, 1, 0, create=row, events=[event_row(child, 1, "RunCreated")])
+        first.nodes = [node_row(child, "first")]
+        first.timers = [TimerRow(child, "run_timeout", 99, 1, "set")]
+        commit = step(parent, children=[first])
+        assert refusals(store, commit) == [None]
+        assert store.run_by_no(child) == row
+        assert [event.type for event in store.events(child)] == ["RunCreated"]
+        assert [node.node for node in store.nodes(child)] == ["first"]
+        assert [timer.due_at for timer in store.set_timers([child])] == [99]
+        assert [run.run_no for run in store.runs(root_no=parent)] == [child, parent]
+
+    def test_a_child_whose_run_id_is_taken_refuses_the_whole_commit(self, store: Store) -> None:
+        parent, taken = make_runs(store, 2)
+        first = store.reserve_run_numbers(2)
+        children = [creation(first, parent_no=parent), creation(first + 1, run_id=f"run_{taken}", parent_no=parent)]
+        landed = store.commit([step(parent, children=children), step(taken)])
+        assert [one.refusal for one in landed] == ["run_exists", None]
+        assert f"run_{taken}" in landed[0].detail
+        assert store.run_by_no(first) is None
+        assert len(store.events(parent)) == 1
+        assert store.events(first) == []
+
+    # --- messages ---
+
+    def test_a_message_is_new_then_duplicate_then_conflict(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        assert store.send(message("m", no)) == "new"
+        assert store.send(message("m", no)) == "duplicate"
+        assert store.send(message("m", no, b"2")) == "conflict"
+        assert store.send(message("n", 999)) == "unknown_run"
+        stored = store.message("m")
+        assert stored is not None
+        assert stored.payload == b"1"
+        assert stored.status == "new"
+        assert store.message("n") is None
+
+    def test_a_run_that_ends_leaves_no_message_open_and_takes_no_further_one(self, store: Store) -> None:
+        sender, receiver = make_runs(store, 2)
+        store.send(message("early", receiver))
+        end = change(2, status="completed", engine=None, finished_at=9)
+        assert refusals(store, step(receiver, change=end, ends=True)) == [None]
+        stored = store.message("early")
+        assert stored is not None
+        assert (stored.status, stored.outcome is not None) == ("dead", True)
+        assert store.send(message("late", receiver)) == "finished"
+        assert refusals(store, step(sender, messages=[message("report", receiver)])) == [None]
+        assert store.new_messages() == store.new_messages([receiver]) == []
+
+    def test_messages_come_in_order_of_arrival(self, store: Store) -> None:
+        first, second = make_runs(store, 2)
+        for name in ("z", "a", "m"):
+            store.send(message(name, first))
+            store.send(message(name + "2", second))
+        assert [m.message_id for m in store.new_messages([first])] == ["z", "a", "m"]
+        both = store.new_messages([first, second])
+        assert [m.message_id for m in both] == ["z", "z2", "a", "a2", "m", "m2"]
+        assert [m.no for m in both] == sorted({m.no for m in both})
+
+    def test_an_outcome_lands_with_its_events_or_not_at_all(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        store.send(message("m", no))
+        outcome = MessageOutcome("m", "consumed", b'"applied"')
+        assert refusals(store, step(no, token=5, outcomes=[outcome])) == ["fenced"]
+        assert [m.message_id for m in store.new_messages([no])] == ["m"]
+        assert refusals(store, step(no, outcomes=[outcome])) == [None]
+        stored = store.message("m")
+        assert stored is not None
+        assert (stored.status, stored.outcome) == ("consumed", b'"applied"')
+        assert store.new_messages([no]) == []
+        assert store.send(message("m", no)) == "duplicate"
+
+    def test_a_held_message_is_not_new(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        store.send(message("m", no))
+        held = MessageOutcome("m", "held", None)
+        assert refusals(store, step(no, outcomes=[held], change=change(2, status="suspended", engine=None))) == [None]
+        assert store.new_messages([no]) == store.new_messages() == []
+        assert store.claimable() == []
+
+    def test_a_message_of_a_commit_that_exists_already_is_left_as_it_is(self, store: Store) -> None:
+        sender, receiver = make_runs(store, 2)
+        sent = [message("m", receiver), message("n", receiver)]
+        assert refusals(store, step(sender, messages=sent)) == [None]
+        again = [message("m", receiver, b"other"), message("o", receiver)]
+        assert refusals(store, step(sender, 2, messages=again)) == [None]
+        new = store.new_messages([receiver])
+        assert [(m.message_id, m.payload) for m in new] == [("m", b"1"), ("n", b"1"), ("o", b"1")]
+
+    def test_new_messages_of_nobody_are_those_of_runs_without_owner(self, store: Store) -> None:
+        owned, free = make_runs(store, 2)
+        assert store.release(free, 1)
+        store.send(message("a", owned))
+        store.send(message("b", free))
+        assert [m.message_id for m in store.new_messages()] == ["b"]
+
+    # --- leases ---
+
+    def test_a_claim_wins_only_runs_that_are_unfinished_unowned_and_not_on_hold(self, store: Store) -> None:
+        (free,) = make_runs(store, 1, engine=None)
+        (waiting,) = make_runs(store, 1, engine=None, status="suspended")
+        (owned,) = make_runs(store, 1)
+        (held,) = make_runs(store, 1, engine=None, hold="too many recoveries")
+        (done,) = make_runs(store, 1, engine=None, status="completed")
+        won = store.claim("two", [free, waiting, owned, held, done, 999])
+        assert {row.run_no for row in won} == {free, waiting}
+        assert {(row.engine, row.token) for row in won} == {("two", 2)}
+        assert store.run_by_no(free) in won
+        assert store.claim("three", [free]) == []
+
+    def test_a_claim_refuses_what_the_old_owner_still_sends(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        assert store.release(no, 1)
+        assert not store.release(no, 1)
+        assert [row.token for row in store.claim("two", [no])] == [2]
+        assert refusals(store, step(no, token=1)) == ["fenced"]
+        assert not store.release(no, 1)
+        assert not store.set_hold(no, 1, "x")
+        assert refusals(store, step(no, token=2, change=change(2, engine="two"))) == [None]
+
+    def test_removing_an_engine_frees_its_runs_and_their_tokens_grow(self, store: Store) -> None:
+        store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+        store.register_engine(EngineRow("two", "host", 2, "lock2", 3, 4, b"{}"))
+        mine = make_runs(store, 3)
+        (theirs,) = make_runs(store, 1, engine="two")
+        assert store.remove_engine("one") == 3
+        for no in mine:
+            row = store.run_by_no(no)
+            assert row is not None
+            assert (row.engine, row.token) == (None, 2)
+        other = store.run_by_no(theirs)
+        assert other is not None
+        assert (other.engine, other.token) == ("two", 1)
+        assert refusals(store, *(step(no) for no in mine)) == ["fenced"] * 3
+        assert [row.engine for row in store.engines()] == ["two"]
+        assert store.remove_engine("one") == 0
+        assert [row.token for row in store.claim("two", mine)] == [3, 3, 3]
+
+    def test_renewing_an_engine_that_was_removed_says_so(self, store: Store) -> None:
+        row = EngineRow("one", "host", 1, "lock", 1, 2, b"{}")
+        store.register_engine(row)
+        assert store.renew_engine("one", 50)
+        assert store.engines() == [row._replace(expires_at=50)]
+        store.remove_engine("one")
+        assert not store.renew_engine("one", 60)
+        assert store.engines() == []
+
+    def test_a_hold_keeps_a_run_from_being_claimed_until_it_is_lifted(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        assert store.set_hold(no, 1, "recoveries")
+        store.release(no, 1)
+        assert store.claimable() == []
+        assert store.claim("two", [no]) == []
+        assert store.set_hold(no, 1, None)
+        assert store.claimable() == [(no, "order", 1)]
+
+    def test_claimable_runs_are_free_and_live_or_suspended_with_mail(self, store: Store) -> None:
+        (low,) = make_runs(store, 1, engine=None, status="created")
+        (mail,) = make_runs(store, 1, engine=None, status="suspended")
+        make_runs(store, 1, engine=None, status="suspended")
+        make_runs(store, 1)
+        make_runs(store, 1, engine=None, status="failed")
+        (held,) = make_runs(store, 1, engine=None, status="suspended", hold="x")
+        (high,) = make_runs(store, 1, engine=None, priority=5, status="recovering", root_no=low, parent_no=low)
+        for no in (mail, held):
+            store.send(message(f"m{no}", no))
+        assert [no for no, _, _ in store.claimable()] == [high, low, mail]
+        assert [no for no, _, _ in store.claimable(limit=2)] == [high, low]
+        assert [no for no, _, _ in store.claimable(root_no=low)] == [high, low]
+
+    # --- rows of a run ---
+
+    def test_node_rows_are_replaced_by_key_and_keep_their_order(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        names = ["b", "a", "c"]
+        assert refusals(store, step(no, nodes=[node_row(no, name) for name in names])) == [None]
+        full = NodeRow(no, "b", "", 1, "completed", 3, 2, 7, 6, 5, b"cap", b"scope", 1, 8, 9)
+        second_visit = node_row(no, "b")._replace(visit=2)
+        assert refusals(store, step(no, 2, nodes=[full, second_visit])) == [None]
+        rows = store.nodes(no)
+        assert [(row.node, row.visit) for row in rows] == [("b", 1), ("a", 1), ("c", 1), ("b", 2)]
+        assert rows[0] == full
+        assert store.open_nodes([no]) == rows
+
+    def test_closed_rows_leave_the_memory_and_can_be_opened_again(self, store: Store) -> None:
+        first, second = make_runs(store, 2)
+        assert refusals(store, *(step(no, nodes=[node_row(no, "a"), node_row(no, "b")]) for no in (first, second))) == [
+            None,
+            None,
+        ]
+        closed = node_row(first, "a", status="completed", is_open=0)
+        never_open = node_row(first, "c", is_open=0)
+        assert refusals(store, step(first, 2, nodes=[closed, never_open])) == [None]
+        assert [(row.run_no, row.node) for row in store.open_nodes([first, second])] == [
+            (first, "b"),
+            (second, "a"),
+            (second, "b"),
+        ]
+        assert {row.node for row in store.nodes(first)} == {"a", "b", "c"}
+        again = [node_row(first, "a"), node_row(first, "b", status="completed")]
+        assert refusals(store, step(first, 3, nodes=again)) == [None]
+        assert store.open_nodes([first]) == again
+
+    def test_nodes_under_a_path(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        paths = ["", ".map.0.", ".map.1.", ".map.10.", ".mapper.1.", ".map.1.loop.0."]
+        nodes = [node_row(no, name, path, is_open=i % 2) for i, path in enumerate(paths) for name in ("a", "b")]
+        assert refusals(store, step(no, nodes=nodes)) == [None]
+        assert {row.path for row in store.nodes_under(no, ["a"], ".map.1.")} == {".map.1.", ".map.1.loop.0."}
+        assert len(store.nodes_under(no, ["a", "b"], ".map.")) == 8
+        assert len(store.nodes_under(no, ["a", "b", "c"], "")) == 12
+        assert store.nodes_under(no, [], "") == store.nodes_under(no + 1, ["a"], "") == []
+
+    def test_waits_are_open_until_closed(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        waits = [WaitRow(no, f"w{i}", "ask", "charge", "", 1, 1, "open", 5, 60 + i, b'{"q": 1}') for i in range(2)]
+        assert refusals(store, step(no, waits=waits)) == [None]
+        assert store.open_waits([no]) == waits
+        assert refusals(store, step(no, 2, waits=[waits[0]._replace(status="closed")])) == [None]
+        assert store.open_waits([no]) == waits[1:]
+        assert store.open_waits([]) == []
+
+    def test_timers_are_due_only_where_the_run_could_be_claimed(self, store: Store) -> None:
+        (free,) = make_runs(store, 1)
+        (owned,) = make_runs(store, 1)
+        (held,) = make_runs(store, 1)
+        late, soon = TimerRow(free, "late", 90, 1, "set"), TimerRow(free, "soon", 20, 1, "set")
+        assert store.next_timer() is None
+        released = change(2, status="suspended", engine=None)
+        others = [
+            step(owned, timers=[TimerRow(owned, "t", 5, 1, "set")]),
+            step(held, change=released, timers=[TimerRow(held, "t", 6, 1, "set")]),
+        ]
+        assert refusals(store, step(free, change=released, timers=[late, soon]), *others) == [None] * 3
+        assert store.set_hold(held, 1, "x")
+        assert store.set_timers([free]) == [soon, late]
+        assert store.next_timer() == 20
+        assert store.due_timers(19, 10, ["order"]) == []
+        assert store.due_timers(20, 10, ["order"]) == [soon]
+        assert store.due_timers(1000, 10, ["order"]) == [soon, late]
+        assert store.due_timers(1000, 1, ["order"]) == [soon]
+        fired = [soon._replace(status="fired"), late._replace(due_at=95)]
+        assert refusals(store, step(free, 2, change=change(3, engine=None), timers=fired)) == [None]
+        assert store.set_timers([free, owned]) == [TimerRow(owned, "t", 5, 1, "set"), late._replace(due_at=95)]
+        assert store.next_timer() == 95
+
+    def test_events_by_page_and_by_type(self, store: Store) -> None:
+        (no,) = make_runs(store, 1)
+        events = [event_row(no, seq, "A" if seq % 2 else "B", b"%d" % seq) for seq in range(2, 10)]
+        assert refusals(store, step(no, events=events, change=change(9))) == [None]
+        assert store.events(no, after=1) == events
+        assert store.events(no, after=3, limit=2) == events[2:4]
+        assert [event.seq for event in store.events(no, types=["A"])] == [3, 5, 7, 9]
+        assert [event.seq for event in store.events(no, after=3, limit=2, types=["A", "RunCreated"])] == [5, 7]
+        assert store.events(no, types=[]) == []
+        assert store.event_data(no, [9, 2, 50]) == {2: ("B", b"2"), 9: ("A", b"9")}
+        assert store.event_data(no, []) == {}
+
+    # --- definitions and listings ---
+
+    def test_versions_are_numbered_per_name_and_a_known_hash_keeps_its_number(self, store: Store) -> None:
+        assert store.latest_version("order") is None
+        assert store.register_version("order", "h1", b"one", 1) == 1
+        assert store.register_version("order", "h2", b"two", 2) == 2
+        assert store.register_version("order", "h1", b"ignored", 3) == 1
+        assert store.register_version("other", "h1", b"three", 4) == 1
+        first, latest = store.version("order", 1), store.latest_version("order")
+        assert first is not None
+        assert latest is not None
+        assert tuple(first) == ("order", 1, "h1", b"one", 1)
+        assert (latest.version, latest.definition) == (2, b"two")
+        assert store.version("order", 3) is None
+
+    def test_listings_are_newest_first_and_filtered(self, store: Store) -> None:
+        statuses = ["created", "running", "suspended", "completed", "failed", "cancelled", "recovering"]
+        numbers = []
+        for index in range(21):
+            status = statuses[index % 7]
+            name = "a" if index % 2 else "b"
+            (no,) = make_runs(store, 1, status=status, workflow=name, engine="one" if status == "running" else None)
+            numbers.append(no)
+        listed = store.runs()
+        assert [row.run_no for row in listed] == numbers[::-1]
+        assert [row.run_no for row in store.runs(limit=3)] == numbers[:-4:-1]
+        assert [row.run_no for row in store.runs(before_no=numbers[5], limit=2)] == [numbers[4], numbers[3]]
+        for wanted in (["failed"], ["running"], ["failed", "running"], ["created", "completed", "cancelled"], []):
+            of_status = [row for row in listed if row.status in wanted]
+            assert store.runs(status=wanted) == of_status
+            assert store.runs(status=wanted, limit=2) == of_status[:2]
+            assert store.runs(status=wanted, workflow="a") == [row for row in of_status if row.workflow == "a"]
+        assert store.runs(workflow="a") == [row for row in listed if row.workflow == "a"]
+        assert store.runs(workflow="a", before_no=numbers[5]) == [
+            row for row in listed if row.workflow == "a" and row.run_no < numbers[5]
+        ]
+        assert store.unfinished_count() == 12
+        assert store.counts() == dict.fromkeys(statuses, 3)
+
+    def test_listing_a_tree(self, store: Store) -> None:
+        root, stranger = make_runs(store, 2)
+        (child,) = make_runs(store, 1, root_no=root, parent_no=root, workflow="sub", status="failed")
+        (grandchild,) = make_runs(store, 1, root_no=root, parent_no=child)
+        assert [row.run_no for row in store.runs(root_no=root)] == [grandchild, child, root]
+        assert [row.run_no for row in store.runs(root_no=root, workflow="sub")] == [child]
+        assert [row.run_no for row in store.runs(root_no=root, status=["running"])] == [grandchild, root]
+        assert [row.run_no for row in store.runs(root_no=root, before_no=child, limit=5)] == [root]
+        assert [row.run_no for row in store.runs(root_no=stranger)] == [stranger]
+
+    def test_run_ids_are_resolved_by_prefix(self, store: Store) -> None:
+        for run_id in ["run_b", "run_ab", "run_aa", "run%x", "RUN_A"]:
+            make_runs(store, 1, run_id=run_id)
+        assert store.resolve_run_id("run_a") == ["run_aa", "run_ab"]
+        assert store.resolve_run_id("run_b") == ["run_b"]
+        assert store.resolve_run_id("run%") == ["run%x"]
+        assert store.resolve_run_id("x") == []
+        for index in range(12):
+            make_runs(store, 1, run_id=f"many_{index:02d}")
+        assert store.resolve_run_id("many_") == [f"many_{index:02d}" for index in range(10)]
+
+    def test_run_numbers_are_given_out_once(self, store: Store) -> None:
+        first, second, third = (store.reserve_run_numbers(count) for count in (3, 1, 2))
+        assert first >= 1
+        assert second >= first + 3
+        assert third >= second + 1
+
+    # --- side by side ---
+
+    def test_readers_see_a_group_whole_or_not_at_all(self, store: Store) -> None:
+        numbers = make_runs(store, 200)
+        done = threading.Event()
+        seen: list[set[int]] = []
+
+        def read() -> None:
+            while not done.is_set():
+                seen.append({row.last_seq for row in store.runs(limit=200)})
+
+        with ThreadPoolExecutor(4) as pool:
+            readers = [pool.submit(read) for _ in range(4)]
+            for seq in range(1, 40):
+                assert refusals(store, *(step(no, seq) for no in numbers)) == [None] * 200
+            done.set()
+            for reader in readers:
+                reader.result()
+        assert all(len(one) == 1 for one in seen)
+
+    def test_sixty_four_callers_at_once(self, store: Store) -> None:
+        numbers = make_runs(store, 64)
+        together = threading.Barrier(64)
+
+        def live(no: int) -> list[str | None]:
+            together.wait()
+            ends: list[str | None] = []
+            for seq in range(1, 6):
+                ends += refusals(store, step(no, seq, nodes=[node_row(no, f"n{seq}")]))
+                assert store.send(message(f"m{no}-{seq}", no)) == "new"
+                assert len(store.events(no)) == seq + 1
+                assert len(store.nodes(no)) == len(store.new_messages([no])) == seq
+            return ends
+
+        with ThreadPoolExecutor(64) as pool:
+            assert all(ends == [None] * 5 for ends in pool.map(live, numbers))
+        assert {row.last_seq for row in store.runs(limit=100)} == {6}
+
+
+# --- several store objects on one database -----------------------------------------------------------------------
+
+
+class SharedStoreConformance(_Suite):
+    """What two store objects promise to each other, be they in one process or in two."""
+
+    @pytest.fixture
+    def other(self, store: Store, connect: Callable[[], Store]) -> Iterator[Store]:
+        other = connect()
+        other.open()
+        yield other
+        other.close()
+
+    def test_what_one_has_committed_the_other_reads(self, store: Store, other: Store) -> None:
+        other.changed()
+        store.changed()
+        (no,) = make_runs(store, 1)
+        assert other.changed()
+        assert not other.changed()
+        assert not store.changed(), "a store does not wake itself"
+        assert other.run_by_no(no) == store.run_by_no(no)
+        store.close()
+        assert other.run_by_no(no) is not None
+
+    def test_what_was_committed_is_there_after_reopening(self, store: Store) -> None:
+        numbers = make_runs(store, 5)
+        before = store.runs()
+        reserved = store.reserve_run_numbers(1)
+        store.close()
+        store.open()
+        assert store.runs() == before
+        assert [len(store.events(no)) for no in numbers] == [1] * 5
+        assert store.reserve_run_numbers(1) > reserved
+
+    def test_run_numbers_never_repeat_across_two(self, store: Store, other: Store) -> None:
+        def reserve(one: Store) -> list[int]:
+            firsts = [one.reserve_run_numbers(3) for _ in range(50)]
+            return [no for first in firsts for no in range(first, first + 3)]
+
+        with ThreadPoolExecutor(2) as pool:
+            numbers = [no for part in pool.map(reserve, (store, other)) for no in part]
+        assert len(set(numbers)) == len(numbers) == 300
+
+    def test_of_two_that_claim_one_run_one_wins(self, store: Store, other: Store) -> None:
+        numbers = make_runs(store, 40, engine=None)
+        together = threading.Barrier(2)
+
+        def claim(engine: str, one: Store) -> list[int]:
+            won = []
+            for no in numbers:
+                together.wait()
+                won += [row.run_no for row in one.claim(engine, [no])]
+            return won
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.submit(claim, "one", store), pool.submit(claim, "two", other)
+            assert sorted(first.result() + second.result()) == numbers
+        for no in numbers:
+            row = other.run_by_no(no)
+            assert row is not None
+            assert row.token == 2
+            assert row.engine == ("one" if no in first.result() else "two")
+
+    def test_the_owner_that_lost_its_run_is_fenced(self, store: Store, other: Store) -> None:
+        lost, kept = make_runs(store, 2)
+        store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+        other.remove_engine("one")
+        (row,) = store.claim("one", [kept])
+        assert refusals(store, step(lost), step(kept, token=row.token)) == ["fenced", None]
+
+    def test_two_that_write_at_once_both_land_everything(self, store: Store, other: Store) -> None:
+        halves = [make_runs(store, 20), make_runs(other, 20)]
+
+        def write(one: Store, numbers: list[int]) -> None:
+            for seq in range(1, 30):
+                assert refusals(one, *(step(no, seq) for no in numbers)) == [None] * 20
+
+        with ThreadPoolExecutor(2) as pool:
+            for half in pool.map(write, (store, other), halves):
+                assert half is None
+        assert {row.last_seq for row in store.runs(limit=100)} == {30}
+        assert all([e.seq for e in other.events(no)] == list(range(1, 31)) for half in halves for no in half)
+
+    def test_the_same_definition_registered_by_two_has_one_number(self, store: Store, other: Store) -> None:
+        assert store.register_version("order", "h1", b"one", 1) == other.register_version("order", "h1", b"one", 1)
+        assert other.register_version("order", "h2", b"two", 1) == 2
+        assert store.register_version("order", "h3", b"three", 1) == 3

@@ -1,0 +1,658 @@
+"""What is SQLite's own: files and their modes, refusals, other processes, full disks, I/O errors, kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
+from holdfast.store import migrate as migrate_module
+from holdfast.store.api import EngineRow
+from holdfast.store.migrate import Migration, migrate, migrations
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_connections import database_path
+from holdfast.store.statements import Repeated, load, schema
+from holdfast.testing.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(str(path))
+    store.open()
+    yield store
+    store.close()
+
+
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """A child process with our code on its path."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def integrity(path: Path) -> str:
+    connection = apsw.Connection(str(path))
+    answer = connection.pragma("integrity_check")
+    connection.close()
+    return str(answer)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+# --- addresses and files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///runs.db", Path.cwd() / "runs.db"),
+        ("sqlite:///sub/runs.db", Path.cwd() / "sub/runs.db"),
+        ("sqlite:////var/runs.db", Path("/var/runs.db")),
+        ("/var/runs.db", Path("/var/runs.db")),
+        ("runs.db", Path.cwd() / "runs.db"),
+        ("file:odd?name", Path.cwd() / "file:odd?name"),
+        (":memory:", None),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+    ],
+)
+def test_addresses(url: str, expected: Path | None) -> None:
+    assert database_path(url) == expected
+
+
+@pytest.mark.parametrize("url", ["", "sqlite://runs.db"])
+def test_an_address_that_names_nothing_is_refused(url: str) -> None:
+    with pytest.raises(StoreError):
+        SqliteStore(url)
+
+
+def test_relative_addresses_stay_where_they_were_when_the_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore("sqlite:///here.db")
+    monkeypatch.chdir("/")
+    store.open()
+    store.close()
+    assert (tmp_path / "here.db").exists()
+
+
+def test_two_stores_in_memory_are_two_stores() -> None:
+    first, second = SqliteStore("sqlite://"), SqliteStore("sqlite://")
+    first.open()
+    second.open()
+    make_runs(first, 1)
+    assert second.runs() == []
+    first.close()
+    second.close()
+
+
+def test_files_are_for_their_owner_alone_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SqliteStore(str(path))
+        for _ in range(2):
+            store.open()
+            make_runs(store, 1)
+            files = list(path.parent.iterdir())
+            assert {file.name for file in files} == {"runs.db", "runs.db-wal", "runs.db-shm"}
+            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+            store.close()
+    finally:
+        os.umask(before)
+
+
+def test_the_settings_are_the_ones_that_keep_what_was_committed(store: SqliteStore, path: Path) -> None:
+    writer = store._writer
+    assert writer is not None
+    assert writer.pragma("journal_mode") == "wal"
+    assert writer.pragma("synchronous") == 2
+    assert writer.pragma("mmap_size") == 0
+    assert writer.pragma("application_id") == migrate_module.APPLICATION_ID
+
+
+def test_the_wal_is_grown_at_each_open_and_gone_after_the_last_close(store: SqliteStore, path: Path) -> None:
+    wal = Path(f"{path}-wal")
+    assert wal.stat().st_size == 4 * 1024 * 1024
+    (no,) = make_runs(store, 1)
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+    store.open()
+    assert wal.stat().st_size == 4 * 1024 * 1024
+    assert store.run_by_no(no) is not None
+    assert store.commit([step(no)])[0].refusal is None
+    assert integrity(path) == "ok"
+
+
+def test_readers_do_not_checkpoint(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 50)
+    before = path.read_bytes()
+    other = SqliteStore(str(path))
+    other.open()
+    assert len(other.runs()) == 50
+    other.close()
+    assert path.read_bytes() == before
+
+
+def test_many_reader_threads_leave_few_connections(store: SqliteStore) -> None:
+    make_runs(store, 1)
+    readers = store._readers
+    assert readers is not None
+    lent = [readers.borrow() for _ in range(20)]
+    for connection in lent:
+        readers.give_back(connection)
+    assert len(readers._idle) == 8
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def foreign(path: Path, mode: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", mode)
+    connection.execute("CREATE TABLE photos (name); INSERT INTO photos VALUES ('cat')")
+    connection.close()
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_database_of_another_program_is_refused_and_untouched(path: Path, mode: str) -> None:
+    foreign(path, mode)
+    before = contents(path.parent)
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert contents(path.parent) == before
+
+
+def test_a_database_of_another_program_that_is_in_use_is_refused_and_untouched(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.execute("CREATE TABLE photos (name)")
+    before = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert (path.read_bytes(), Path(f"{path}-wal").read_bytes()) == before
+    connection.close()
+
+
+@pytest.mark.parametrize("text", [b"notes\n", b"SQLite format 3\0 but not really", b"x" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_untouched(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert contents(path.parent) == {"runs.db": text}
+
+
+def test_an_empty_file_becomes_a_database(path: Path) -> None:
+    path.touch()
+    store = SqliteStore(str(path))
+    store.open()
+    make_runs(store, 1)
+    store.close()
+
+
+def test_a_directory_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a file"):
+        SqliteStore(str(tmp_path)).open()
+    with pytest.raises(StoreError, match="no directory"):
+        SqliteStore(str(tmp_path / "no" / "runs.db")).open()
+
+
+@pytest.mark.parametrize("in_wal", [False, True])
+def test_a_newer_database_is_refused_and_byte_identical(path: Path, in_wal: bool) -> None:
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    newer = apsw.Connection(str(path))
+    newer.execute("UPDATE store_meta SET schema_version = 99; PRAGMA user_version = 99")
+    newer.execute("INSERT INTO store_migrations (number, name, checksum) VALUES (99, 'future', 'x')")
+    if not in_wal:
+        newer.close()
+    before = {name: data for name, data in contents(path.parent).items() if not name.endswith("-shm")}
+    with pytest.raises(NewerStore):
+        store.open()
+    assert {name: data for name, data in contents(path.parent).items() if not name.endswith("-shm")} == before
+    with pytest.raises(StoreError, match="could not be opened"):
+        store.runs()
+    newer.close()
+
+
+def test_a_database_whose_migration_differs_from_ours_is_refused(path: Path) -> None:
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE store_migrations SET checksum = 'other'")
+    connection.close()
+    with pytest.raises(StoreError, match="migration 1"):
+        store.open()
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A directory that a user without privileges can reach, and being that user."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+        if os.geteuid() != os.getuid():
+            os.seteuid(os.getuid())
+        directory.chmod(0o755)
+
+
+def drop_privileges() -> None:
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_file_or_directory_that_cannot_be_written_is_read_only(as_nobody: Path) -> None:
+    path = as_nobody / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    path.chmod(0o444)
+    before = path.read_bytes()
+    as_nobody.chmod(0o555)
+    drop_privileges()
+    with pytest.raises(StoreReadOnly):
+        store.open()
+    with pytest.raises(StoreReadOnly):
+        SqliteStore(str(as_nobody / "new.db")).open()
+    assert contents(as_nobody) == {"runs.db": before}
+
+
+def test_a_directory_without_room_for_the_wal_is_read_only(as_nobody: Path) -> None:
+    path = as_nobody / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    path.chmod(0o666)
+    as_nobody.chmod(0o555)
+    drop_privileges()
+    with pytest.raises(StoreReadOnly):
+        store.open()
+
+
+def test_a_closed_store_refuses_everything_and_opens_again(store: SqliteStore) -> None:
+    make_runs(store, 1)
+    store.close()
+    store.close()
+    for use in (store.runs, store.changed, lambda: store.commit([creation(5)]), lambda: store.reserve_run_numbers(1)):
+        with pytest.raises(StoreError, match="it was closed"):
+            use()
+    store.open()
+    with pytest.raises(StoreError, match="open already"):
+        store.open()
+    assert len(store.runs()) == 1
+
+
+def test_a_store_is_not_used_in_a_forked_process(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.store.sqlite.os.getpid", lambda: 1)
+        for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
+            with pytest.raises(StoreError, match="opened by process"):
+                use()
+    assert store.runs() == []
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+WRITE_BESIDE = """
+    import sys
+    from holdfast.store.sqlite import SqliteStore
+    from holdfast.testing.conformance.store import make_runs, refusals, step
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    for _ in range(10):
+        numbers = make_runs(store, 10)
+        for seq in range(1, 15):
+            assert refusals(store, *(step(no, seq) for no in numbers)) == [None] * 10
+    store.close()
+"""
+
+
+def test_processes_that_write_at_once_never_meet_a_lock(path: Path) -> None:
+    """Four processes also race to create the file."""
+    children = [python(WRITE_BESIDE, path) for _ in range(4)]
+    assert [child.wait(60) for child in children] == [0] * 4
+    for child in children:
+        child.communicate()
+    store = SqliteStore(str(path))
+    store.open()
+    assert len(store.runs(limit=1000)) == 400
+    assert {row.last_seq for row in store.runs(limit=1000)} == {15}
+    store.close()
+    assert integrity(path) == "ok"
+
+
+def test_readers_go_on_and_the_writer_waits_while_another_process_holds_the_lock(
+    store: SqliteStore, path: Path
+) -> None:
+    (no,) = make_runs(store, 1)
+    holder = python(
+        """
+        import apsw, sys, time
+        connection = apsw.Connection(sys.argv[1])
+        connection.execute("BEGIN IMMEDIATE; UPDATE run_state SET status = 'uncommitted'")
+        print("held", flush=True)
+        time.sleep(0.5)
+        connection.execute("ROLLBACK")
+        """,
+        path,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    started = time.monotonic()
+    row = store.run_by_no(no)
+    assert row is not None
+    assert row.status == "running"
+    assert time.monotonic() - started < 0.3
+    assert refusals(store, step(no)) == [None]
+    assert time.monotonic() - started > 0.3
+    holder.communicate(timeout=10)
+
+
+# --- full disks and I/O errors ---------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_a_clean_rollback_and_the_store_goes_on(store: SqliteStore) -> None:
+    numbers = make_runs(store, 2)
+    writer = store._writer
+    assert writer is not None
+    writer.pragma("max_page_count", writer.pragma("page_count"))
+    large = [event_row(numbers[0], 2, data=b"x" * 1_000_000)]
+    with pytest.raises(StoreFull, match="nothing was written"):
+        store.commit([step(numbers[1]), step(numbers[0], events=large)])
+    assert {row.last_seq for row in store.runs()} == {1}
+    assert len(store.events(numbers[0])) == 1
+    writer.pragma("max_page_count", 1_000_000)
+    assert refusals(store, step(numbers[1]), step(numbers[0], events=large)) == [None, None]
+
+
+class FaultyVFS(apsw.VFS):
+    """SQLite's own VFS, but for the next write to or sync of a WAL, which fails as told."""
+
+    def __init__(self) -> None:
+        self.fail_write: type[apsw.Error] | None = None
+        self.fail_sync: type[apsw.Error] | None = None
+        super().__init__("faulty", "unix")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        return FaultyFile(self, name, flags)
+
+
+class FaultyFile(apsw.VFSFile):
+    def __init__(self, vfs: FaultyVFS, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self.vfs = vfs
+        self.is_wal = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if self.is_wal and self.vfs.fail_write:
+            raise self.vfs.fail_write
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:
+        if self.is_wal and self.vfs.fail_sync:
+            raise self.vfs.fail_sync
+        super().xSync(flags)
+
+
+@pytest.fixture
+def faults() -> Iterator[FaultyVFS]:
+    vfs = FaultyVFS()
+    yield vfs
+    vfs.unregister()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # apsw reports what the VFS raised
+@pytest.mark.parametrize("fault", ["fail_write", "fail_sync"])
+def test_an_io_error_at_commit_closes_the_store_and_the_next_open_tells(
+    path: Path, faults: FaultyVFS, fault: str
+) -> None:
+    store = SqliteStore(str(path), vfs="faulty")
+    store.open()
+    numbers = make_runs(store, 3)
+    setattr(faults, fault, apsw.IOError)
+    with pytest.raises(OutcomeUnknown):
+        store.commit([step(no) for no in numbers])
+    for use in (store.runs, store.changed, lambda: store.commit([step(numbers[0])])):
+        with pytest.raises(StoreError, match="I/O error"):
+            use()
+    setattr(faults, fault, None)
+    store.open()
+    ends = {(row.last_seq, len(store.events(row.run_no))) for row in store.runs()}
+    assert ends in ({(1, 1)}, {(2, 2)})
+    ((last_seq, _),) = ends
+    assert refusals(store, *(step(no, last_seq) for no in numbers)) == [None] * 3
+    store.close()
+    assert integrity(path) == "ok"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # apsw reports what the VFS raised
+def test_a_disk_that_fills_up_at_commit_is_a_clean_rollback(path: Path, faults: FaultyVFS) -> None:
+    store = SqliteStore(str(path), vfs="faulty")
+    store.open()
+    (no,) = make_runs(store, 1)
+    faults.fail_write = apsw.FullError
+    with pytest.raises(StoreFull):
+        store.commit([step(no)])
+    assert len(store.events(no)) == 1
+    faults.fail_write = None
+    assert refusals(store, step(no)) == [None]
+    store.close()
+    assert integrity(path) == "ok"
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
+
+COMMIT_UNTIL_KILLED = """
+    import sys
+    from holdfast.store.sqlite import SqliteStore
+    from holdfast.testing.conformance.store import make_runs, node_row, refusals, step
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    numbers = make_runs(store, 30)
+    print(numbers[0], 1, flush=True)
+    seq = 0
+    while True:
+        seq += 1
+        group = [step(no, seq, nodes=[node_row(no, f"n{seq}")]) for no in numbers]
+        assert refusals(store, *group) == [None] * 30
+        print(numbers[0], seq + 1, flush=True)
+"""
+
+
+def test_a_kill_while_writing_loses_nothing_that_was_acknowledged(path: Path) -> None:
+    """K-17: the torn write. One file over all kills, so that recovery is recovered from too."""
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    for _ in range(8):
+        child = python(COMMIT_UNTIL_KILLED, path)
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        time.sleep(chance.uniform(0, 0.15))  # the moment of the kill is the point
+        child.send_signal(signal.SIGKILL)
+        rest, _ = child.communicate(timeout=10)
+        whole = (line + rest).rpartition("\n")[0]
+        first, acknowledged = map(int, whole.splitlines()[-1].split())
+
+        store = SqliteStore(str(path))
+        store.open()
+        rows = [row for row in store.runs(limit=30) if first <= row.run_no < first + 30]
+        assert len(rows) == 30, seed
+        assert len({row.last_seq for row in rows}) == 1, seed
+        assert acknowledged <= rows[0].last_seq <= acknowledged + 1, seed
+        for row in rows:
+            assert [event.seq for event in store.events(row.run_no)] == list(range(1, row.last_seq + 1)), seed
+            assert len(store.nodes(row.run_no)) == row.last_seq - 1, seed
+        store.close()
+        assert integrity(path) == "ok", seed
+
+
+OPEN_AND_DIE = """
+    import os, signal, sys
+    import apsw
+    from holdfast.store import migrate as module
+    from holdfast.store.sqlite import SqliteStore
+
+    second = sys.argv[3]
+    if second:
+        known = (*module.migrations("sqlite"), module.Migration(2, "second", second, "sum"))
+        module.migrations = lambda dialect: known
+    left = int(sys.argv[2])
+
+    def trace(cursor, sql, bindings):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    apsw.connection_hooks.append(lambda connection: connection.set_exec_trace(trace))
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    store.runs()
+    print("done", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+SECOND = "ALTER TABLE engines ADD COLUMN zone TEXT; CREATE TABLE later (x TEXT) STRICT;"
+
+
+def kill_at_each_statement(path: Path, second: str) -> Iterator[None]:
+    for statement in range(1, 200):
+        child = python(OPEN_AND_DIE, path, statement, second)
+        said, _ = child.communicate(timeout=20)
+        yield
+        if said == "done\n":
+            return
+    raise AssertionError("the migration never ended")
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_statement_of_the_first_open_leaves_nothing_or_a_whole_database(tmp_path: Path) -> None:
+    for index, _ in enumerate(kill_at_each_statement(path := tmp_path / "runs.db", "")):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        assert not tables or tables >= {"store_meta", "store_migrations", "run_state", "engines"}, index
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+        if not tables:
+            store = SqliteStore(str(path))
+            store.open()
+            make_runs(store, 1)
+            store.close()
+        for file in list(tmp_path.iterdir()):
+            file.unlink()
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_statement_of_a_migration_leaves_the_old_schema_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    make_runs(store, 3)
+    store.close()
+    old = path.read_bytes()
+    seen = set()
+    for _ in kill_at_each_statement(path, SECOND):
+        connection = apsw.Connection(str(path))
+        ((version,),) = connection.execute("SELECT schema_version FROM store_meta").fetchall()
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(engines)")}
+        is_new = connection.table_exists(None, "later")
+        assert (version, "zone" in columns, is_new) in {(1, False, False), (2, True, True)}
+        assert connection.execute("SELECT count(*) FROM run_state").fetchall() == [(3,)]
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+        seen.add(version)
+        for file in list(tmp_path.iterdir()):
+            file.unlink()
+        path.write_bytes(old)
+    assert seen == {1, 2}
+
+
+# --- schema and statements -------------------------------------------------------------------------------------------
+
+
+def described(connection: apsw.Connection) -> list[tuple[str, str, str]]:
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+    return [(str(kind), str(name), re.sub(r"\s+", " ", str(sql))) for kind, name, sql in found]
+
+
+def test_the_migrations_lead_to_the_schema() -> None:
+    migrated, direct = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    assert migrate(migrated, "test") == len(migrations("sqlite"))
+    assert migrate(migrated, "test") == 0
+    direct.execute(schema("sqlite"))
+    assert described(migrated) == described(direct)
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    before = described(connection)
+    broken = Migration(2, "broken", "CREATE TABLE fine (x); CREATE TABLE run_state (x);", "sum")
+    with pytest.raises(apsw.SQLError):
+        migrate(connection, "test", (*migrations("sqlite"), broken))
+    assert described(connection) == before
+    assert not connection.in_transaction
+
+
+def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    may_be_walked = ("run_state_live", "run_state_finished", "run_inbox_messages_new", "run_timers_due")
+    for name, sql in load("sqlite").items():
+        if name == "runs":
+            continue  # walks backwards from the newest, and stops at its limit
+        if "/*row*/" in sql:
+            sql = next(text for _, _, text in Repeated(name, sql).batches(1))
+        numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+        bindings = (None,) * (max(numbered) if numbered else sql.count("?"))
+        plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
+        walks = [one for one in plan if re.match(r"SCAN (run_\w+|workflow_\w+|[rtm])\b|.*\(rowid<", one)]
+        assert all(one.endswith(may_be_walked) for one in walks), (name, plan)
+
+
+def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:
+    store.register_engine(EngineRow("one", "host", 1, "lock", 1, 77, b"{}"))
+    make_runs(store, 1)
+    make_runs(store, 1, engine=None)
+    writer = store._writer
+    assert writer is not None
+    leases = writer.execute("SELECT run_id, engine, token, expires_at FROM run_leases").fetchall()
+    assert leases == [("run_1", "one", 1, 77)]
+
+
+def test_values_come_back_as_they_were(store: SqliteStore) -> None:
+    no = store.reserve_run_numbers(1)
+    odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; --"
+    row = run_row(no, run_id=odd, workflow=odd, fold=bytes(range(256)), priority=-(2**62))
+    nodes = [node_row(no, odd, f".{odd}.0.")]
+    commit = creation(no)
+    commit.create, commit.nodes = row, nodes
+    assert refusals(store, commit) == [None]
+    assert store.run(odd) == row
+    assert store.resolve_run_id(odd[:8]) == [odd]
+    assert store.nodes_under(no, [odd], f".{odd}.") == nodes

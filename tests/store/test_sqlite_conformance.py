@@ -1,0 +1,22 @@
+"""SQLite keeps the contract of a store, in a file and in memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.api import Store
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
+
+
+class TestFile(StoreConformance, SharedStoreConformance):
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: SqliteStore(f"sqlite:///{tmp_path}/runs.db")
+
+
+class TestMemory(StoreConformance):
+    @pytest.fixture
+    def connect(self) -> Callable[[], Store]:
+        return lambda: SqliteStore("sqlite://")
