@@ -1,0 +1,535 @@
+"""Actor: one live run. Commands in, commits out, then effects.
+
+Owns: the run's state while this engine holds its lease; the mailbox; what is done after a commit has landed.
+Never: decides (rules), writes (committer), runs bodies (executor).
+Invariants: at most one commit in flight; everything that arrives meanwhile is decided together into the next one.
+Effects happen only after the commit that orders them, and follow from committed state: after a crash they are derived
+again. (A `lazy` run may run bodies before its commit; nothing leaves it before.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine import rows, supplies
+from holdfast.engine.alarms import Alarms
+from holdfast.engine.persistence import Persistence
+from holdfast.engine.protocols import Attempt, Done
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model.errors import HoldfastError, LeaseLost
+from holdfast.model.graph import Plan
+from holdfast.model.state import NodeState, OpenScope, RunState
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.rules import decide, nodes
+from holdfast.rules.draft import Draft, Refusal
+from holdfast.store.api import Commit, Landed, MessageOutcome, MessageRow, RunRow, RunStep
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+_encode = msgspec.json.Encoder().encode
+TERMINAL_EVENTS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
+Reply = tuple[Done, Any, BaseException | None]
+
+
+class RunActor:
+    """A run that this engine owns."""
+
+    __slots__ = (
+        "_alarms",
+        "_children",
+        "_draft",
+        "_held",
+        "_idle",
+        "_left",
+        "_replies",
+        "_written",
+        "counted",
+        "creating",
+        "delivered",
+        "engine",
+        "expected_seq",
+        "gone",
+        "in_flight",
+        "mailbox",
+        "outcome",
+        "places",
+        "plan",
+        "queued",
+        "row",
+        "run_id",
+        "run_no",
+        "state",
+        "token",
+    )
+
+    def __init__(self, engine: Engine, plan: Plan, state: RunState, token: int, row: RunRow | None) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.state = state
+        self.token = token
+        self.run_id = state.run_id
+        self.run_no = state.run_no
+        self.row = row
+        """The run's row as it was when it was claimed or created: what never changes about it."""
+        self.expected_seq = state.seq
+        self.mailbox: list[tuple[Any, Done | None]] = []
+        self.queued = False
+        self.in_flight = False
+        self.gone = False
+        self.places: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.delivered: set[str] = set()
+        """Messages that were put into the mailbox."""
+        self.counted = False
+        """It counts against its workflow's concurrency."""
+        self._left: asyncio.Future[None] | None = None
+        """Done when this engine does not drive the run any more; made when somebody waits for it."""
+        self.outcome: ev.RunCompleted | ev.RunFailed | ev.RunCancelled | None = None
+        self._written: tuple[Any, ...] = ()
+        """What the run's row was last given, of what seldom changes."""
+        self._held = Persistence.of(state.fold.settings.persistence)
+        self._alarms: Alarms | None = None
+        self._idle: asyncio.Handle | None = None
+        self._draft: Draft | None = None
+        self._replies: list[Reply] = []
+        self._children: list[RunActor] = []
+        self.creating: dict[str, Any] | None = None
+        """For a new run: input hash, parent number, root number."""
+
+    @property
+    def key_epoch(self) -> int:
+        return self.state.fold.key_epoch
+
+    # --- in ------------------------------------------------------------------------------------------------
+
+    def tell(self, command: Any, done: Done | None = None) -> None:
+        """Put a command into the mailbox; it is decided with everything else that arrives meanwhile."""
+        if self.gone:
+            if done is not None:
+                done(None, LeaseLost(f"run {self.run_id} is not owned by this engine any more"))
+            return
+        self.mailbox.append((command, done))
+        if not self.in_flight and not self.queued:
+            self.queued = True
+            self.engine.pump_soon(self)
+
+    def pump(self) -> None:
+        """Decide what is in the mailbox, and hand the commit over."""
+        self.queued = False
+        if self.in_flight or self.gone:
+            return
+        mailbox, self.mailbox = self.mailbox, []
+        draft = Draft(self.state, self.engine.clock.now())
+        replies: list[Reply] = []
+        try:
+            if self.creating is not None:
+                draft.emit(self.creating["event"])
+            for command, done in mailbox:
+                self._decide(draft, command, done, replies)
+            self._complete_turn(draft)
+            self._hand_over(draft, replies)
+        except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others go on
+            self.engine.stop_loudly(self, e, [done for _, done in mailbox if done is not None])
+
+    def _decide(self, draft: Draft, command: Any, done: Done | None, replies: list[Reply]) -> None:
+        if self.state.status in RUN_TERMINAL and type(command) is not cmd.Message:
+            # it ended earlier in this turn; nothing but the answer to a message may come behind its last event
+            if done is not None:
+                replies.append((done, None, Refusal("finished", f"run {self.run_id} has {self.state.status}")))
+            return
+        try:
+            answer = decide.apply(draft, command)
+        except Refusal as refusal:
+            if done is not None:
+                replies.append((done, None, refusal))
+            return
+        if done is not None:
+            replies.append((done, answer, None))
+        if type(command) is cmd.OpenWait and self.engine.executor.all_parked(self.run_no, command.node, command.path):
+            decide.apply(draft, cmd.SuspendNode(command.node, command.path, command.attempt))
+
+    def _complete_turn(self, draft: Draft) -> None:
+        """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
+        for entry in draft.entries:
+            if type(entry.event) is ev.NodeCompleted and not entry.event.virtual and self._has_readers(entry):
+                self.engine.values.put(self.run_no, entry.seq, bytes(entry.event.output))
+        for ns in draft.scheduled:
+            if ns.status is NodeStatus.SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
+                nodes.start(draft, ns)
+        if draft.finish and self.state.status not in RUN_TERMINAL:
+            located = supplies.located_result(self.state)
+            if self.engine.values.in_memory(self.run_no, located):
+                self._finish(draft, located)
+
+    def _has_readers(self, entry: ev.Entry) -> bool:
+        """Whether somebody will soon read an output by itself. The last node of an item has none: a map's output is
+        read as a whole, from its rows, and 100,000 items must not fill the cache."""
+        if entry.path == "." or entry.node is None or entry.path is None:
+            return True
+        scope = self.plan.scope_of(entry.path)
+        if scope.parent is None or scope.parent.nodes[scope.owner].definition.kind != "map":
+            return True
+        return bool(scope.nodes[entry.node.removesuffix("~undo")].dependents)
+
+    def _finish(self, draft: Draft, located: Any) -> None:
+        try:
+            finishing = supplies.result(self.engine.values.load(self.state, located))
+        except HoldfastError as e:
+            finishing = supplies.no_result(e)
+        decide.apply(draft, finishing)
+        draft.finish = False
+
+    def _take_place(self, ns: NodeState) -> bool:
+        key = (ns.node, ns.path)
+        if key in self.places:
+            return True  # it was kept for this body
+        place = self.engine.place_for(ns)
+        if place is None:
+            return False  # its code is not here
+        if place and not self.engine.slots.take(place):
+            node, path = key
+            self.engine.slots.wait(place, self._priority(ns), lambda: self._place_free(node, path))
+            return False
+        if place:
+            self.places[key] = place
+        return True
+
+    def _priority(self, ns: NodeState) -> int:
+        return self.state.fold.settings.priority * 1000 + ns.plan.definition.priority
+
+    def _place_free(self, node: str, path: str) -> bool:
+        """Take a place that has become free, if the body still wants one."""
+        ns = self.state.nodes.get((node, path))
+        if self.gone or ns is None or ns.status is not NodeStatus.SCHEDULED or not self._take_place(ns):
+            return False
+        self.tell(cmd.StartNode(node, path))
+        return True
+
+    # --- out -----------------------------------------------------------------------------------------------
+
+    def _hand_over(self, draft: Draft, replies: list[Reply]) -> None:
+        if not draft.entries and not draft.outcomes:
+            for done, answer, refusal in replies:
+                done(answer, refusal)
+            self._follow_up(draft)
+            return
+        if self.creating is None and self._held.may_hold(draft, self.state):
+            self._held.hold(draft, self.engine.values, self.run_no)
+            self.engine.flush_later(self, self._held.interval_seconds)
+            self._act(draft, replies)
+            return
+        self._draft, self._replies = draft, replies
+        self.in_flight = True
+        self.engine.committer.submit(self._commit(draft), self)
+
+    def flush(self) -> None:
+        """Commit what a lazy run holds back."""
+        if self._held.entries and not self.in_flight and not self.gone:
+            self._draft, self._replies = Draft(self.state, self.engine.clock.now()), []
+            self.in_flight = True
+            self.engine.committer.submit(self._commit(self._draft), self)
+            self.engine.committer.flush()
+
+    def _commit(self, draft: Draft) -> Commit:
+        state = self.state
+        entries = self._held.take() + draft.entries if self._held.entries else draft.entries
+        events, aside = rows.event_rows(state, entries, self.token)
+        changed = rows.changed_nodes(state)
+        owner = None if state.status in RUN_TERMINAL else self.engine.lease.engine
+        commit = Commit(self.run_no, self.token, self.expected_seq, nodes=changed, events=events)
+        if self.creating is not None:
+            made = self.creating
+            self.row = rows.run_row(state, self.token, owner, made["input_hash"], made["parent_no"], made["root_no"])
+            commit.create = self.row
+        elif state.fold_changed or self._written != (state.status, owner, state.branch, state.started_at):
+            commit.change = rows.run_change(state, owner)
+        else:
+            commit.change = RunStep(state.seq, state.head_hash, state.recoveries)
+        self._written = (state.status, owner, state.branch, state.started_at)
+        state.fold_changed = False
+        if aside:
+            commit.waits = rows.wait_rows(state, entries)
+            commit.timers = rows.timer_rows(state, entries)
+        if draft.outcomes:
+            commit.outcomes = [_outcome(*o) for o in draft.outcomes]
+        if draft.children:
+            commit.children = [self._child(spec) for spec in draft.children]
+        if draft.messages:
+            commit.messages = self._messages(draft)
+        commit.ends = owner is None
+        return commit
+
+    def _messages(self, draft: Draft) -> list[MessageRow]:
+        found: list[MessageRow] = []
+        born = {child.run_id: child.run_no for child in self._children}
+        for message in draft.messages:
+            to = born.get(message.run_id)  # a child of this very commit is not in the store yet
+            if to is None:
+                target = self.engine.store.run(message.run_id)
+                to = None if target is None else target.run_no
+            if to is not None:
+                found.append(MessageRow(message.message_id, to, message.kind, _encode(message.payload), draft.now))
+        return found
+
+    def _child(self, spec: Any) -> Commit:
+        child = self.engine.starting.child(self, spec)
+        self._children.append(child)
+        return child.first_commit()
+
+    def first_commit(self) -> Commit:
+        """The commit of a new run that lands inside its parent's."""
+        draft = Draft(self.state, self.engine.clock.now())
+        assert self.creating is not None
+        draft.emit(self.creating["event"])
+        if self.engine.starting.admit(self, cmd.Begin()):
+            decide.apply(draft, cmd.Begin())
+        for ns in draft.scheduled:
+            if self._take_place(ns):
+                nodes.start(draft, ns)
+        self._draft, self._replies = draft, []
+        self.in_flight = True
+        return self._commit(draft)
+
+    def landed(self, outcome: Landed) -> None:
+        """The commit is durable, or was refused."""
+        self.in_flight = False
+        draft, replies, self._draft, self._replies = self._draft, self._replies, None, []
+        children, self._children = self._children, []
+        assert draft is not None
+        if outcome.refusal is not None:
+            for child in children:
+                child.leave(LeaseLost(f"its parent's commit was refused: {outcome.refusal}"))
+            self.engine.refused(self, outcome, [done for done, _, _ in replies])
+            return
+        self.expected_seq = self.state.seq
+        if self.creating is not None:  # only now the run's own settings are known
+            self.creating = None
+            self._held = Persistence.of(self.state.fold.settings.persistence)
+        self.engine.values.unpin(self.run_no)
+        for child in children:
+            self.engine.adopt(child)
+            child.landed(outcome)
+        try:
+            self._act(draft, replies)
+        except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
+            self.engine.stop_loudly(self, e, [])
+            return
+        if self.mailbox and not self.queued and not self.gone:
+            self.queued = True
+            self.engine.pump_soon(self)
+
+    def _act(self, draft: Draft, replies: list[Reply]) -> None:
+        """Effects: what the committed events order."""
+        for done, answer, refusal in replies:
+            done(answer, refusal)
+        for answer in draft.answers:
+            ns, wait = answer.instance, answer.wait
+            self.engine.executor.answer(self.run_no, ns.node, ns.path, wait.wait_id, answer.outcome, answer.value)
+        since = draft.entries[0].seq if draft.entries else self.state.seq + 1
+        for ns, args in draft.started:
+            if ns.status is NodeStatus.RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
+                self._start_body(ns, args, since)
+        for ns in draft.cancels:
+            self._cancel_body(ns)
+        if draft.messages:
+            self.engine.inbox.look_soon()
+        if draft.entries:
+            self.engine.hub.moved(self.run_no)
+        self._follow_up(draft)
+
+    def _follow_up(self, draft: Draft) -> None:
+        """Effects that wait for something: values, timers, idleness, the end."""
+        state = self.state
+        if state.status in RUN_TERMINAL:
+            ends = [e.event for e in draft.entries if isinstance(e.event, TERMINAL_EVENTS)]
+            self._ended(ends[-1] if ends else None)
+            return
+        for scope in draft.params_wanted:
+            self._provide_params(scope)
+        if draft.undo_wanted:
+            self.engine.spawn(self._provide_undo())
+        if draft.finish:
+            self.engine.spawn(self._provide_result())
+        if state.timers or self._alarms is not None or any(ns.not_before for ns in draft.scheduled):
+            self._set_alarms(draft)
+        self._rest()
+
+    def _rest(self) -> None:
+        """A run that waits, or whose code is not here, does not stay for long."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self.state.status is RunStatus.SUSPENDED:
+            self._idle = self.engine.loop.call_later(self.engine.settings.idle_seconds, self._evict)
+        elif not self.mailbox and not self._held.entries and not self.engine.versions.is_loaded(self.plan):
+            self._idle = self.engine.loop.call_soon(self._evict)
+
+    def _start_body(self, ns: NodeState, args: dict[str, Any], since: int) -> None:
+        handler = self.engine.handler(ns.plan.definition.uses)
+        if handler is None:
+            return
+        attempt = Attempt(
+            port=self,
+            plan=self.plan,
+            definition=ns.plan.definition,
+            handler=handler,
+            node=ns.node,
+            path=ns.path,
+            visit=ns.visit,
+            attempt=ns.attempt,
+            failures=ns.failures,
+            memory_seq=ns.memory_seq,
+            has_memory=ns.memory_seq < since,
+            args=args,
+            captures=ns.plan.captures,
+            on_left=self._body_left,
+        )
+        self.engine.executor.start(attempt)
+
+    def _body_left(self, key: tuple[str, str], left: bool = False) -> None:
+        place = self.places.pop(key, None)
+        if place:
+            self.engine.slots.free(place)
+        ns = self.state.nodes.get(key) if left and not self.gone and not self.engine.stopping else None
+        if ns is not None and ns.status is NodeStatus.RUNNING and not ns.cancelling:
+            # a thread was given back because its body waits, and the answer came before it had gone
+            self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
+
+    def _cancel_body(self, ns: NodeState) -> None:
+        if self.engine.executor.is_live(self.run_no, ns.node, ns.path):
+            self.engine.executor.cancel(self.run_no, ns.node, ns.path, self.engine.settings.grace_seconds)
+        elif ns.status is NodeStatus.RUNNING:  # nobody runs it (its code is not here): there is nothing to wait for
+            self.tell(cmd.DropNode(ns.node, ns.path, ns.attempt))
+
+    def _provide_params(self, scope: OpenScope) -> None:
+        if self._held.entries:  # a map's output is read from its rows
+            self.engine.spawn(self._provide_params_later(scope))
+        else:
+            self.tell(supplies.params(self.engine.values, self.state, scope))
+
+    async def _provide_params_later(self, scope: OpenScope) -> None:
+        await self.flushed()
+        if not self.gone:
+            self._provide_params(scope)
+
+    async def _provide_undo(self) -> None:
+        await self.flushed()
+        self.tell(supplies.undo(self.plan, await asyncio.to_thread(self.engine.store.nodes, self.run_no)))
+
+    async def _provide_result(self) -> None:
+        try:
+            result = await self.load_slowly(supplies.located_result(self.state))
+        except HoldfastError as e:
+            self.tell(supplies.no_result(e))
+            return
+        self.tell(supplies.result(result))
+
+    def _set_alarms(self, draft: Draft) -> None:
+        if self._alarms is None:
+            self._alarms = Alarms(self.engine, lambda timer: self.tell(cmd.FireTimer(timer)), self._place_free)
+        self._alarms.set(self.state, draft)
+
+    def awaken(self) -> None:
+        """A suspended run was claimed: its timers run here now."""
+        self._set_alarms(Draft(self.state, self.engine.clock.now()))
+        self._rest()
+
+    # --- leaving -------------------------------------------------------------------------------------------
+
+    def _ended(self, terminal: Any) -> None:
+        self.outcome = terminal
+        self.leave(None)
+        self.engine.ended(self)
+
+    def leave(self, error: BaseException | None) -> None:
+        """This engine does not own the run any more (it ended, was evicted, or somebody else has it)."""
+        self.gone = True
+        if self._alarms is not None:
+            self._alarms.clear()
+        if self._idle is not None:
+            self._idle.cancel()
+        self.engine.values.unpin(self.run_no)
+        mailbox, self.mailbox = self.mailbox, []
+        replies, self._replies = self._replies, []  # of a commit in flight, when the store itself has failed
+        for done in [*(done for _, done in mailbox), *(done for done, _, _ in replies)]:
+            if done is not None:
+                done(None, error or LeaseLost(f"run {self.run_id} has ended"))
+        self.engine.executor.unwind(self.run_no)
+        for key in list(self.places):
+            self._body_left(key)
+        self.engine.left(self)
+        if self._left is not None and not self._left.done():
+            if error is None or isinstance(error, LeaseLost):
+                self._left.set_result(None)
+            else:
+                self._left.set_exception(error)
+
+    async def until_left(self) -> None:
+        """Wait until the run has ended, or is not driven here any more. Raises what stopped it, if that was a bug."""
+        if not self.gone:
+            if self._left is None:
+                self._left = self.engine.loop.create_future()
+            await asyncio.shield(self._left)
+
+    def _evict(self) -> None:
+        """A suspended run costs a row, not memory."""
+        self._idle = None
+        if not self.gone and not self.in_flight and not self.mailbox:
+            self.leave(None)
+            self.engine.spawn(self.engine.release(self))
+
+    async def flushed(self) -> None:
+        """Wait until nothing of the run is held back."""
+        while not self.gone and (self._held.entries or self.in_flight):
+            self.flush()
+            await asyncio.sleep(0 if self.engine.committer.idle else 0.001)
+
+    # --- for bodies ----------------------------------------------------------------------------------------
+
+    def load(self, located: Any) -> bytes:
+        return self.engine.values.load(self.state, located)
+
+    async def load_slowly(self, located: Any) -> bytes:
+        await self.flushed()
+        return await asyncio.to_thread(self.engine.values.load, self.state, located)
+
+    def memory(self, node: str, path: str, since: int) -> list[tuple[str, bytes]]:
+        found = self.engine.store.events(self.run_no, since - 1, types=MEMORY_EVENTS)
+        return [(row.type, row.data) for row in found if row.node == node and row.path == path]
+
+    def now(self) -> int:
+        return self.engine.clock.now()
+
+    def variable(self, name: str) -> bytes | None:
+        seq = self.state.fold.vars.get(name)
+        return None if seq is None else self.engine.values.variable(self.state, seq, name)
+
+    async def order_child(
+        self, workflow: str, inputs: dict[str, Any], run_id: str | None, detached: bool
+    ) -> cmd.NewChild:
+        return await self.engine.starting.order_child(self, workflow, inputs, run_id, detached)
+
+    def follow_child(self, run_id: str) -> None:
+        self.engine.spawn(self.engine.inbox.report_end(run_id, self.run_no))
+
+
+MEMORY_EVENTS = (
+    "StepCompleted",
+    "StepFailed",
+    "StepStarted",
+    "WaitOpened",
+    "WaitClosed",
+    "NodeCheckpointed",
+    "NodeFailed",
+)
+"""What remembered calls are read from."""
+
+
+def _outcome(message_id: str, status: str, code: str | None, why: str) -> MessageOutcome:
+    refusal = None if code is None else {"code": code, "why": why}
+    verdict = {"outcome": "refused" if refusal else "applied", **(refusal or {})}
+    return MessageOutcome(message_id, "dead" if status == "dead" else "consumed", _encode(verdict))

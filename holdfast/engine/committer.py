@@ -1,0 +1,158 @@
+"""Committer: the one write path.
+
+Owns: the writer thread, and which commits go together.
+Never: builds a commit (actor.py) or knows SQL (store).
+Invariants: commits land in the order in which they were handed over; a run has at most one in flight. Whatever has
+queued while the last group was being written is the next group; nobody waits for a window.
+On crash: a group is in the database or it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from holdfast.engine import dying
+from holdfast.model.errors import StoreFull
+from holdfast.store.api import Commit, Landed, Store
+
+log = logging.getLogger("holdfast.engine")
+_T = TypeVar("_T")
+FULL_RETRY_SECONDS = 1.0
+
+
+class Lander(Protocol):
+    """Who handed a commit over, and hears how it ended."""
+
+    def landed(self, outcome: Landed) -> None: ...
+
+
+class Committer:
+    """Hands groups of commits, and the store's other writes, to the thread that owns the connection."""
+
+    def __init__(
+        self, store: Store, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._on_fatal = on_fatal
+        self._pending: list[tuple[Commit, Lander]] = []
+        self._busy = False
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
+        self._thread.start()
+        self.on_loop = False
+        """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
+        self.wait_when_full = True
+        """A full disk: try again until there is space, rather than give up."""
+        self.commits = 0
+
+    def submit(self, commit: Commit, lander: Lander) -> None:
+        """Put a commit into the next group; `flush` sends it."""
+        self._pending.append((commit, lander))
+
+    def flush(self) -> None:
+        """Send what has queued, unless a group is under way: then it goes when that one has landed."""
+        if self._busy or not self._pending:
+            return
+        group, self._pending = self._pending, []
+        self._busy = True
+        if self.on_loop and len(group) == 1 and self._jobs.empty():
+            self._land(group, *self._try(group))
+            return
+        self._jobs.put(lambda: self._write(group))
+
+    def _write(self, group: list[tuple[Commit, Lander]]) -> None:
+        outcome = self._try(group)
+        self._call_loop(self._land, group, *outcome)
+
+    def _try(self, group: list[tuple[Commit, Lander]]) -> tuple[list[Landed], BaseException | None]:
+        if dying.at is not None:
+            dying.at("commit.before")
+        try:
+            landed = self._store.commit([commit for commit, _ in group])
+            if dying.at is not None:
+                dying.at("commit.after")
+            return landed, None
+        except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it on the loop
+            return [], e
+
+    def _land(self, group: list[tuple[Commit, Lander]], outcomes: list[Landed], error: BaseException | None) -> None:
+        self._busy = False
+        if error is not None:
+            self._fail(group, error)
+            return
+        self.commits += 1
+        for (_, lander), outcome in zip(group, outcomes, strict=True):
+            try:
+                lander.landed(outcome)
+            except Exception:  # a bug of ours in one run: the others of the group must hear of theirs
+                log.exception("a run did not take the outcome of its commit")
+        self.flush()
+
+    def _fail(self, group: list[tuple[Commit, Lander]], error: BaseException) -> None:
+        if isinstance(error, StoreFull) and self.wait_when_full:
+            # nothing was written; the same group goes first when there is space again
+            log.error("the disk is full; trying again every %g s: %s", FULL_RETRY_SECONDS, error)
+            self._busy = True
+            self._loop.call_later(FULL_RETRY_SECONDS, self._again, group)
+            return
+        self._on_fatal(error)
+
+    def _again(self, group: list[tuple[Commit, Lander]]) -> None:
+        self._jobs.put(lambda: self._write(group))
+
+    async def call(self, function: Callable[..., _T], *args: Any) -> _T:
+        """Run another write of the store in the writer's turn."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+
+        def job() -> None:
+            try:
+                result = function(*args)
+            except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
+                self._call_loop(_set, future, None, e)
+            else:
+                self._call_loop(_set, future, result, None)
+
+        self._jobs.put(job)
+        return await future
+
+    def call_from_thread(self, function: Callable[[], None]) -> None:
+        """Queue a write from another thread (the lease's); nobody waits for it."""
+        self._jobs.put(function)
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy and not self._pending
+
+    def close(self) -> None:
+        """Stop the thread when everything handed over has been written."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            job()
+            job = None  # a finished group must not stay in memory until the next one comes
+
+    def _call_loop(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            log.debug("the event loop closed before a write was reported")
+
+
+def _set(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

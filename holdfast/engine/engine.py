@@ -1,0 +1,403 @@
+"""Engine: what drives runs in one process.
+
+Owns: its parts, their order at start and stop, the pump that makes groups of commits out of mailboxes, background work.
+Never: decides what happens to a run (rules), or how bodies run (executor).
+Invariants: every task it starts is in one set of its own and ends with it.
+On crash: nothing to undo; another engine finds the runs (recovery.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.engine import reads
+from holdfast.engine.actor import RunActor
+from holdfast.engine.clock import Clock, SystemClock
+from holdfast.engine.committer import Committer
+from holdfast.engine.hub import Hub
+from holdfast.engine.inbox import Inbox
+from holdfast.engine.leases import Lease
+from holdfast.engine.protocols import Done, Executor
+from holdfast.engine.recovery import Recovery
+from holdfast.engine.run import Run
+from holdfast.engine.settings import EngineSettings
+from holdfast.engine.slots import Slots
+from holdfast.engine.starting import Starting
+from holdfast.engine.values import Values
+from holdfast.engine.versions import Versions
+from holdfast.model import handlers
+from holdfast.model.errors import HoldfastError, LeaseLost, MissingCode, StoreError
+from holdfast.model.handlers import Handler
+from holdfast.model.policies import seconds
+from holdfast.model.state import NodeState
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.api import Landed, RunRow, Store
+
+if TYPE_CHECKING:
+    from holdfast.authoring.workflows import Workflow
+
+log = logging.getLogger("holdfast.engine")
+R = TypeVar("R")
+DRAIN_SECONDS = 5.0
+"""How long a closing engine waits for its last commits, however short the grace time is."""
+
+
+class Engine:
+    """Everything that one process needs to drive runs. Made and opened by `holdfast.opening`."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        database: Path | None,
+        settings: EngineSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store = store
+        self.executor = executor
+        self.settings = settings or EngineSettings()
+        self.clock: Clock = clock or SystemClock()
+        self.lease = Lease(store, database, self.settings.lease_seconds)
+        self.values = Values(store)
+        self.versions = Versions(store)
+        self.slots = Slots(self.settings.threads, self.settings.processes)
+        self.hub = Hub()
+        self.actors: dict[int, RunActor] = {}
+        self.stopping = False
+        self.fatal: BaseException | None = None
+        self._to_pump: list[RunActor] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._handlers: dict[str, Handler | None] = {}
+        self._flushing: set[int] = set()
+        self._others_wrote = False
+        self.loop: asyncio.AbstractEventLoop
+        self.committer: Committer
+        self.starting: Starting
+        self.inbox: Inbox
+        self.recovery: Recovery
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and begin to live; nothing is claimed yet."""
+        self.loop = asyncio.get_running_loop()
+        self.store.open()
+        try:
+            self.committer = Committer(self.store, self.loop, self._store_failed)
+            self.starting = Starting(self)
+            self.inbox = Inbox(self)
+            self.recovery = Recovery(self)
+            self.lease.take_lock()
+            row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
+            await self.committer.call(self.store.register_engine, row)
+        except BaseException:
+            self.store.close()
+            raise
+        self.lease.start_renewing(self.committer)
+        self.spawn(self._poll())
+
+    async def close(self) -> None:
+        """Stop in order: bodies may end or are left, leases are given back. No attempt is lost."""
+        self.stopping = True
+        if self.fatal is None:
+            await self.executor.stop(self.settings.grace_seconds)
+            await self._drain()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.lease.stop_renewing()
+        for actor in list(self.actors.values()):
+            actor.leave(None)
+        if self.fatal is None:
+            with contextlib.suppress(HoldfastError):
+                await self.committer.call(self.store.remove_engine, self.lease.engine)
+        self.committer.close()
+        self.lease.drop_lock()
+        self.store.close()
+
+    async def _drain(self) -> None:
+        """Wait until what the bodies reported is committed; a disk that stays full is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self.settings.grace_seconds, DRAIN_SECONDS)):
+                for actor in list(self.actors.values()):
+                    await actor.flushed()
+                while self._to_pump or not self.committer.idle:  # noqa: ASYNC110 - a few turns of the loop at the end
+                    await asyncio.sleep(0.001)
+
+    def _store_failed(self, error: BaseException) -> None:
+        """The store is of no use any more: nobody is told that anything failed, everybody is told why we stop."""
+        self.fatal = error
+        log.error("the store cannot be used any more: %s", error)
+        for actor in list(self.actors.values()):
+            actor.leave(error)
+        self.hub.anything()
+
+    def check(self) -> None:
+        """Raise when the engine cannot work any more."""
+        if self.fatal is not None:
+            raise self.fatal
+        if self.stopping:
+            raise StoreError("the engine is closed")
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Background work of the engine's own; it ends with the engine."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work failed", exc_info=task.exception())
+
+    # --- what programs ask ---------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        workflow: Workflow[..., R],
+        /,
+        *,
+        run_id: str | None = None,
+        priority: int | None = None,
+        timeout: float | str | timedelta | None = None,
+        persistence: str | None = None,
+        **inputs: Any,
+    ) -> Run[R]:
+        """Start a run; returns once it is committed. The same `run_id` with the same input is the same run; with
+        another input it is RunExists, and nothing is changed. Raises InvalidInput when an input does not fit."""
+        settings: dict[str, Any] = {}
+        if priority is not None:
+            settings["priority"] = priority
+        if timeout is not None:
+            settings["timeout"] = seconds(timeout)
+        if persistence is not None:
+            settings["persistence"] = persistence
+        started = await self.starting.start(workflow.registered, inputs, run_id, settings)
+        if self.recovery.roots is not None:
+            row = started if isinstance(started, RunRow) else started.row
+            assert row is not None
+            self.recovery.roots.add(row.root_no)
+            if isinstance(started, RunRow):
+                await self.recovery.sweep()
+        return Run(self, started.run_id, started.run_no)
+
+    def get(self, run_id: str) -> Run[Any]:
+        """A run by its id, or by a prefix that no other id has. Raises UnknownRun."""
+        row = reads.find_run(self.store, run_id)
+        return Run(self, row.run_id, row.run_no)
+
+    async def list(
+        self, *, status: str | None = None, workflow: str | None = None, limit: int = 100
+    ) -> builtins.list[dict[str, Any]]:
+        """Runs, newest first, without inputs, results and nodes."""
+        rows = self.store.runs(status=None if status is None else [status], workflow=workflow, limit=limit)
+        return [reads.run_json(self.store, row, full=False) for row in rows]
+
+    async def resume(self, run_id: str, *, actor: str = "") -> Run[Any]:
+        """Go on with a run that nobody drives: release a hold, take over what a dead engine left. Harmless when it is
+        being driven already. Raises MissingCode when its code is not loaded here."""
+        row = reads.find_run(self.store, run_id)
+        run: Run[Any] = Run(self, row.run_id, row.run_no)
+        if row.status in RUN_TERMINAL:
+            return run
+        held = any(wait.kind == "hold" for wait in self.store.open_waits([row.run_no]))
+        if row.run_no in self.actors and not held:
+            return run
+        if not self.versions.runnable(row.workflow, row.version):
+            raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
+        if self.recovery.roots is not None:
+            self.recovery.roots.add(row.root_no)
+        self.recovery.accepted.add(row.run_no)
+        if row.hold is not None:
+            await self.committer.call(self.store.set_hold, row.run_no, row.token, None)
+        await self.recovery.bury_dead()
+        if held:
+            await self.inbox.request(row.run_id, "resume", {"actor": actor})
+        await self.recovery.claim([row.run_no])
+        await self.recovery.sweep()
+        return run
+
+    # --- the pump ------------------------------------------------------------------------------------------
+
+    def pump_soon(self, actor: RunActor) -> None:
+        """All mailboxes that fill in one turn of the loop become one group of commits."""
+        if not self._to_pump:
+            self.loop.call_soon(self._pump)
+        self._to_pump.append(actor)
+
+    def _pump(self) -> None:
+        actors, self._to_pump = self._to_pump, []
+        for actor in actors:
+            actor.pump()
+        self.committer.on_loop = self.commit_on_loop and len(self.actors) <= 1
+        self.committer.flush()
+
+    commit_on_loop = False
+    """Embedded use with one live run: commit without a thread hand-over."""
+
+    def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
+        """Call when the clock shows `due_at`; never early."""
+        delay = max(0.0, (due_at - self.clock.now()) / 1_000_000)
+        if delay > 3600:  # the loop's clock and ours drift apart: look again in an hour
+            return self.loop.call_later(3600, lambda: self.call_at(due_at, function, *args))
+        return self.loop.call_later(delay, function, *args)
+
+    def flush_later(self, actor: RunActor, seconds: float | None) -> None:
+        """`interval` runs commit at least this often."""
+        if seconds is not None and actor.run_no not in self._flushing:
+            self._flushing.add(actor.run_no)
+            self.loop.call_later(seconds, self._flush, actor)
+
+    def _flush(self, actor: RunActor) -> None:
+        self._flushing.discard(actor.run_no)
+        actor.flush()
+
+    # --- what actors ask -----------------------------------------------------------------------------------
+
+    def handler(self, name: str) -> Handler | None:
+        """The code of a node, if it is loaded here."""
+        found = self._handlers.get(name)
+        if found is None:
+            found = self._handlers[name] = handlers.find(name)
+        return found
+
+    def place_for(self, ns: NodeState) -> tuple[str, ...] | None:
+        """The pools in which a body needs a place; None when its code is not here."""
+        handler = self.handler(ns.plan.definition.uses)
+        if handler is None or self.stopping:
+            return None
+        concurrency = ns.plan.definition.concurrency
+        if concurrency is None and handler.kind in ("async", "inline"):
+            return ()
+        return self.slots.place_for(handler, concurrency)
+
+    def adopt(self, actor: RunActor) -> None:
+        """A run that this engine drives from now on."""
+        self.actors[actor.run_no] = actor
+
+    def left(self, actor: RunActor) -> None:
+        self.actors.pop(actor.run_no, None)
+        self.starting.run_left(actor)
+        self.hub.moved(actor.run_no)
+
+    def ended(self, actor: RunActor) -> None:
+        """A run has its terminal event."""
+        self.values.forget(actor.run_no)
+
+    def refused(self, actor: RunActor, outcome: Landed, replies: Sequence[Done]) -> None:
+        """A commit did not land: forget what we thought, and read again if the run is still ours."""
+        error = LeaseLost(f"run {actor.run_id}: the commit was refused ({outcome.refusal} {outcome.detail})".rstrip())
+        self.values.forget(actor.run_no)
+        log.warning("%s", error)
+        actor.leave(error)
+        for done in replies:
+            done(None, error)
+        if outcome.refusal == "failed":
+            self.spawn(self.put_on_hold(actor.run_no, actor.token, f"internal_error: {outcome.detail}"))
+        elif outcome.refusal == "run_exists" and not self.stopping:
+            self.spawn(self.recovery.reload(actor))
+
+    def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
+        """A bug in our own rules: this run stops where it is, with its journal intact."""
+        log.critical("run %s stops: %s", actor.run_id, error, exc_info=error)
+        self.values.forget(actor.run_no)
+        actor.leave(error)
+        for done in replies:
+            done(None, error)
+        hold = f"internal_error: {type(error).__name__}: {error}"
+        self.spawn(self.put_on_hold(actor.run_no, actor.token, hold))
+
+    async def put_on_hold(self, run_no: int, token: int, hold: str) -> None:
+        """No engine touches the run until somebody resumes it."""
+        await self.committer.call(self.store.set_hold, run_no, token, hold)
+        await self.committer.call(self.store.release, run_no, token)
+        self.hub.moved(run_no)
+
+    async def release(self, actor: RunActor) -> None:
+        """Give a lease back."""
+        await self.committer.call(self.store.release, actor.run_no, actor.token)
+        self.inbox.look_soon()  # whatever came in while we let go must find an owner
+
+    async def watch(self, run_id: str) -> RunRow:
+        """Wait until a run, of whoever, has ended."""
+        run_no = reads.find_run(self.store, run_id).run_no
+        moved = self.hub.listen(run_no)
+        try:
+            while True:
+                self.check()
+                row = self.store.run_by_no(run_no)
+                assert row is not None
+                if row.status in RUN_TERMINAL:
+                    return row
+                await moved.wait()
+                moved.clear()
+        finally:
+            self.hub.leave(run_no, moved)
+
+    async def _begin_again(self) -> None:
+        """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
+        old = self.lease.engine
+        self.lease.renew_identity()
+        row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
+        await self.committer.call(self.store.register_engine, row)
+        await self.committer.call(self.store.remove_engine, old)  # frees what was started under the old name
+        self._leave_lost()
+        await self.recovery.sweep()
+
+    def _leave_lost(self) -> None:
+        """Somebody declared this engine dead: its runs are others' now, and silent bodies must hear of it too."""
+        for actor in list(self.actors.values()):
+            row = self.store.run_by_no(actor.run_no)
+            if row is None:
+                continue  # not written yet
+            if row.token != actor.token or row.engine != self.lease.engine:
+                log.warning("run %s was taken away from this engine", actor.run_id)
+                self.values.forget(actor.run_no)
+                actor.leave(LeaseLost(f"run {actor.run_id} was taken away from this engine"))
+
+    # --- background ----------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        """Look for what other processes wrote, for timers of runs that nobody owns, and for orphans."""
+        next_sweep = time.monotonic() + self.settings.sweep_seconds
+        next_dead = 0.0
+        while True:
+            await asyncio.sleep(self.settings.poll_seconds)
+            self.lease.last_tick = now = time.monotonic()
+            try:
+                await self._look_around()
+                if now >= next_dead:
+                    next_dead = now + 1.0
+                    await self.recovery.bury_dead()
+                    if self._others_wrote:  # an engine that stops leaves runs, and nobody is told
+                        self._others_wrote = False
+                        next_sweep = now
+                if now >= next_sweep:
+                    next_sweep = now + self.settings.sweep_seconds
+                    await self.recovery.sweep()
+            except Exception:  # one run that cannot be read must not make the engine deaf to all others
+                if self.fatal is None:
+                    log.exception("looking for work failed; trying again")
+                    await asyncio.sleep(1.0)
+
+    async def _look_around(self) -> None:
+        """One look at what others wrote."""
+        if self.lease.lost:
+            await self._begin_again()
+        if self.store.changed():
+            self.hub.anything()
+            await self.inbox.look()
+            self._others_wrote = True
+        await self.recovery.wake_due()

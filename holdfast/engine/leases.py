@@ -1,0 +1,140 @@
+"""Leases: who may act on a run right now.
+
+Owns: this engine's row and its renewal, the OS lock that shows that the process lives, and who of the others is dead.
+Never: decides what happens to work that was lost (recovery.py).
+Invariants: at most one live lease per run; tokens only grow. One row is renewed however many runs are owned.
+On crash: the OS drops the lock with the process; across hosts the lease runs out by itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from holdfast.engine.committer import Committer
+from holdfast.model.ids import unique
+from holdfast.model.limits import LOOP_STALL_SECONDS
+from holdfast.store.api import EngineRow, Store
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Lease:
+    """This engine's right to act, and its sign of life."""
+
+    def __init__(self, store: Store, database: Path | None, lease_seconds: float) -> None:
+        self.engine = unique("eng_")
+        self._store = store
+        self._seconds = lease_seconds
+        self._folder = None if database is None else database.with_name(database.name + "-engines")
+        self._lock_fd: int | None = None
+        self._lock_file = ""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.last_tick = time.monotonic()
+        """The event loop sets this; a loop that stands still must not keep its runs."""
+        self.lost = False
+
+    def row(self, can_run: bytes) -> EngineRow:
+        now = time.time_ns() // 1000
+        return EngineRow(
+            self.engine, socket.gethostname(), os.getpid(), self._lock_file, now, self._expiry(now), can_run
+        )
+
+    def _expiry(self, now: int) -> int:
+        return now + int(self._seconds * 1_000_000)
+
+    def take_lock(self) -> None:
+        """Hold a lock on a small file beside the database for as long as the process lives."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / f"{self.engine}.lock"
+        self._lock_fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock_file = str(path)
+
+    def renew_identity(self) -> None:
+        """Become another engine: a new id, and a lock of its own."""
+        self.drop_lock()
+        self.engine = unique("eng_")
+        self.lost = False
+        self.take_lock()
+
+    def start_renewing(self, committer: Committer) -> None:
+        """Renew in a thread of its own, so that a busy event loop does not lose its runs."""
+        self._thread = threading.Thread(target=self._renew, args=(committer,), name="holdfast-lease", daemon=True)
+        self._thread.start()
+
+    def _renew(self, committer: Committer) -> None:
+        while not self._stop.wait(self._seconds / 3):
+            if time.monotonic() - self.last_tick > LOOP_STALL_SECONDS:
+                log.error("the event loop has not moved for %g s: not renewing the lease", LOOP_STALL_SECONDS)
+                continue
+            committer.call_from_thread(self._renew_once)
+
+    def _renew_once(self) -> None:
+        try:
+            if not self._stop.is_set():
+                alive = self._store.renew_engine(self.engine, self._expiry(time.time_ns() // 1000))
+                self.lost = self.lost or not alive
+        except Exception:
+            log.exception("could not renew the lease")
+
+    def stop_renewing(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def drop_lock(self) -> None:
+        """Take the file away, then the lock: nobody can mistake us for alive."""
+        if self._lock_fd is not None:
+            Path(self._lock_file).unlink(missing_ok=True)
+            os.close(self._lock_fd)
+            self._lock_fd = None
+            try:
+                assert self._folder is not None
+                self._folder.rmdir()
+            except OSError:
+                pass  # another engine's lock is in it
+
+    def dead_engines(self, now: int) -> list[EngineRow]:
+        """Engines whose process has gone, or that have been silent for longer than their lease."""
+        return [row for row in self._store.engines() if row.engine != self.engine and is_dead(row, now)]
+
+
+def remove_lock(dead: EngineRow) -> None:
+    """Take a dead engine's lock file away, if it lies on this host."""
+    if dead.lock_file and dead.host == socket.gethostname():
+        Path(dead.lock_file).unlink(missing_ok=True)
+
+
+def is_dead(row: EngineRow, now: int) -> bool:
+    """Whether an engine's process has gone, or it has been silent for longer than its lease."""
+    if row.expires_at < now:
+        return True
+    if row.host != socket.gethostname() or not row.lock_file:
+        return False
+    return lock_is_free(row.lock_file)
+
+
+def lock_is_free(path: str) -> bool:
+    """Whether the process that held this lock has gone."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # somebody else's file: only the lease can tell
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

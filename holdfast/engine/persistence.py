@@ -1,0 +1,86 @@
+"""Persistence: what a `lazy` or `interval` run may hold back, and when it must commit.
+
+Owns: the events that are decided and not written yet.
+Rule: bodies may start before the commit that orders them; nothing may leave the run before it.
+On crash: what was held back never happened; attempt numbers repeat and keys are the same.
+"""
+
+from __future__ import annotations
+
+from holdfast.engine.values import Values
+from holdfast.model import events as ev
+from holdfast.model.limits import BUFFERED_BYTES_MAX, BUFFERED_EVENTS_MAX, RETRY_IN_MEMORY_SECONDS
+from holdfast.model.policies import seconds
+from holdfast.model.state import RunState
+from holdfast.model.statuses import RunStatus
+from holdfast.rules.draft import Draft
+
+_STAYS_INSIDE = frozenset(
+    {
+        ev.NodeScheduled,
+        ev.NodeStarted,
+        ev.NodeCompleted,
+        ev.NodeFailed,
+        ev.NodeSkipped,
+        ev.StepCompleted,
+        ev.StepFailed,
+        ev.ScopeOpened,
+        ev.ScopeClosed,
+        ev.PhaseStarted,
+        ev.PhaseCompleted,
+    }
+)
+"""Everything else leaves the run, wakes it, or ends it: it is committed first."""
+
+
+class Persistence:
+    """The buffer of one run; empty for ever when it is `aggressive`."""
+
+    __slots__ = ("_bytes", "entries", "interval_seconds", "lazy")
+
+    @classmethod
+    def of(cls, mode: str) -> Persistence:
+        """The buffer for a mode; aggressive runs, which hold nothing back, share one."""
+        return _AGGRESSIVE if mode == "aggressive" else cls(mode)
+
+    def __init__(self, mode: str) -> None:
+        self.lazy = mode != "aggressive"
+        self.interval_seconds = seconds(mode.removeprefix("interval:")) if mode.startswith("interval:") else None
+        self.entries: list[ev.Entry] = []
+        self._bytes = 0
+
+    def may_hold(self, draft: Draft, state: RunState) -> bool:
+        """Whether this turn may wait for a later commit."""
+        if not self.lazy or state.status is not RunStatus.RUNNING or state.fold.closing:
+            return False
+        if draft.outcomes or draft.messages or draft.children or draft.undo_wanted or draft.finish:
+            return False
+        if len(self.entries) + len(draft.entries) > BUFFERED_EVENTS_MAX or self._bytes > BUFFERED_BYTES_MAX:
+            return False
+        return all(type(e.event) in _STAYS_INSIDE and not _waits_long(e) for e in draft.entries)
+
+    def hold(self, draft: Draft, values: Values, run_no: int) -> None:
+        """Keep a turn in memory, with the values its readers will want."""
+        for entry in draft.entries:
+            event = entry.event
+            if isinstance(event, ev.NodeCompleted):
+                values.pin(run_no, entry.seq, bytes(event.output), {k: bytes(v) for k, v in event.vars.items()})
+                self._bytes += len(bytes(event.output))
+            elif isinstance(event, ev.StepCompleted):
+                self._bytes += len(bytes(event.output))
+        self.entries += draft.entries
+
+    def take(self) -> list[ev.Entry]:
+        """Everything held back, now that it is committed."""
+        taken, self.entries, self._bytes = self.entries, [], 0
+        return taken
+
+
+_AGGRESSIVE = Persistence("aggressive")
+
+
+def _waits_long(entry: ev.Entry) -> bool:
+    event = entry.event
+    if not isinstance(event, ev.NodeScheduled) or event.not_before is None:
+        return False
+    return event.not_before - entry.at > RETRY_IN_MEMORY_SECONDS * 1_000_000

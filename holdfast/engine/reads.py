@@ -1,0 +1,239 @@
+"""Reads: runs as people and programs see them.
+
+Owns: the JSON shapes of runs, nodes, waits and events, the same on the command line and over HTTP.
+Never: changes anything.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.model import definition as definitions
+from holdfast.model import events as ev
+from holdfast.model.errors import CorruptJournal, UnknownRun
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
+from holdfast.store.api import EventRow, NodeRow, RunRow, Store
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """One event of a journal."""
+
+    seq: int
+    branch: int
+    type: str
+    node: str | None
+    path: str | None
+    at: datetime
+    data: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seq": self.seq,
+            "branch": self.branch,
+            "type": self.type,
+            "node": self.node,
+            "path": self.path,
+            "at": iso(self.at),
+            "data": self.data,
+        }
+
+
+def event_views(store: Store, run_no: int, after: int = 0, limit: int | None = None) -> list[EventView]:
+    return [_view(row) for row in store.events(run_no, after, limit)]
+
+
+def _view(row: EventRow) -> EventView:
+    try:
+        data = msgspec.json.decode(row.data)
+    except msgspec.DecodeError:
+        data = {"unreadable": True}
+    return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data)
+
+
+def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
+    """A run; `full` adds input, result and nodes (listings leave them out)."""
+    terminal = (
+        terminal_event(store, row) if row.status in RUN_TERMINAL and (full or row.status != "completed") else None
+    )
+    shown: dict[str, Any] = {
+        "run_id": row.run_id,
+        "workflow": row.workflow,
+        "version": row.version,
+        "status": shown_status(row),
+        "branch": row.branch,
+    }
+    if full:
+        created = ev.decode(*store.event_data(row.run_no, [1])[1])
+        shown["input"] = msgspec.json.decode(created.input)
+        shown["result"] = msgspec.json.decode(terminal.result) if isinstance(terminal, ev.RunCompleted) else None
+    shown["error"] = _run_error(terminal)
+    shown["waits"] = waits_json(store, row)
+    if full:
+        shown["nodes"] = nodes_json(store, row)
+    shown["recoveries"] = row.recoveries
+    for field in ("created_at", "started_at", "finished_at"):
+        shown[field] = iso_or_none(getattr(row, field))
+    if isinstance(terminal, ev.RunFailed) and terminal.others:
+        shown["others"] = [error_json(e) for e in terminal.others]
+    if isinstance(terminal, ev.RunCancelled):
+        shown["reason"] = terminal.reason
+    return shown
+
+
+def shown_status(row: RunRow) -> str:
+    """A run on hold is suspended, whatever it was doing when the engine put it there."""
+    return "suspended" if row.hold is not None and row.status not in RUN_TERMINAL else row.status
+
+
+def _run_error(terminal: Any) -> dict[str, Any] | None:
+    return error_json(terminal.error) if isinstance(terminal, ev.RunFailed) else None
+
+
+def error_json(error: ev.ErrorInfo) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "message": error.message,
+        "node": error.node,
+        "path": error.path,
+        "attempt": error.attempt,
+        "retryable": error.retryable,
+        "kinds": list(error.kinds),
+        "frames": list(error.frames),
+    }
+
+
+def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
+    """Every instance that has a row, then the nodes of the definition that have none yet."""
+    found = store.nodes(row.run_no)
+    values = _outputs(store, row, found)
+    shown = [_node_json(node, values.get(node.output_seq)) for node in found]
+    seen = {node.node for node in found if node.path == "."}
+    version = store.version(row.workflow, row.version)
+    if version is not None and row.status not in RUN_TERMINAL:
+        for definition in definitions.decode(version.definition).nodes:
+            if definition.id not in seen and not definition.lane:
+                shown.append(_pending(definition.id))
+    return shown
+
+
+def _pending(node: str) -> dict[str, Any]:
+    return {
+        "node": node,
+        "path": ".",
+        "visit": 1,
+        "status": "pending",
+        "attempt": 0,
+        "started_at": None,
+        "finished_at": None,
+        "output": None,
+        "error": None,
+    }
+
+
+def _outputs(store: Store, row: RunRow, nodes: list[NodeRow]) -> dict[int, tuple[str, bytes]]:
+    seqs = [n.output_seq for n in nodes if n.output_seq][:1000]
+    return store.event_data(row.run_no, seqs) if seqs else {}
+
+
+def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
+    output, error = None, None
+    if held is not None:
+        event = ev.decode(*held)
+        if isinstance(event, ev.NodeFailed):
+            error = error_json(event.error)
+        elif isinstance(event, ev.NodeCompleted) and not event.virtual:
+            output = msgspec.json.decode(event.output)
+    shown = {
+        "node": node.node,
+        "path": node.path,
+        "visit": node.visit,
+        "status": node.status,
+        "attempt": node.attempt,
+        "started_at": iso_or_none(node.started_at),
+        "finished_at": iso_or_none(node.finished_at),
+        "output": output,
+        "error": error if node.status in (NodeStatus.FAILED, NodeStatus.SCHEDULED) else None,
+    }
+    if node.scope is not None:
+        counters = msgspec.json.decode(node.scope)
+        shown["items"] = {"count": counters.get("count"), "done": _done(counters)}
+    return shown
+
+
+def _done(counters: dict[str, Any]) -> int:
+    starts, ends = (counters.get("done") or [[], []])[:2]
+    return int(sum(ends) - sum(starts))
+
+
+def waits_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = []
+    for wait in store.open_waits([row.run_no]):
+        about = msgspec.json.decode(wait.data).get("about")
+        shown.append(
+            {
+                "wait_id": wait.wait_id,
+                "kind": wait.kind,
+                "node": wait.node,
+                "path": wait.path,
+                "since": iso_or_none(wait.since),
+                "until": iso_or_none(wait.until),
+                "question": about.get("why") if isinstance(about, dict) else None,
+                "schema": None,
+                "basket": None,
+                "assignee": None,
+            }
+        )
+    if row.hold is not None:
+        shown.append(
+            {
+                "wait_id": None,
+                "kind": "hold",
+                "node": None,
+                "path": None,
+                "since": None,
+                "until": None,
+                "question": row.hold,
+                "schema": None,
+                "basket": None,
+                "assignee": None,
+            }
+        )
+    return shown
+
+
+def terminal_event(store: Store, row: RunRow) -> Any:
+    """The event that ended a run: its last one but for the request that brought it about."""
+    found = store.events(row.run_no, max(0, row.last_seq - 4), types=("RunCompleted", "RunFailed", "RunCancelled"))
+    if not found:
+        raise CorruptJournal(f"run {row.run_id} has {row.status}, but its journal does not say how")
+    return ev.decode(found[-1].type, found[-1].data)
+
+
+def find_run(store: Store, run_id: str) -> RunRow:
+    """A run by its id or by a prefix of it that no other id has."""
+    row = store.run(run_id)
+    if row is not None:
+        return row
+    matches = store.resolve_run_id(run_id)
+    if len(matches) == 1:
+        row = store.run(matches[0])
+        assert row is not None
+        return row
+    if matches:
+        raise UnknownRun(f"{run_id!r} is not unique: {', '.join(matches)}")
+    raise UnknownRun(f"there is no run {run_id!r} in {store.url}; `holdfast list` shows the runs there are")
+
+
+def when(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+
+def iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_or_none(micros: int | None) -> str | None:
+    return None if micros is None else iso(when(micros))

@@ -1,0 +1,220 @@
+"""Rows: a run's state as table rows, and back.
+
+Owns: the one mapping between RunState and the state tables.
+Invariants: reading back what was written gives the same state (what is marked "never stored" there excepted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model.graph import Plan
+from holdfast.model.state import Counters, Fold, NodeState, OpenScope, RunState, WaitState
+from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
+from holdfast.store.api import EventRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
+
+_encode = msgspec.json.Encoder().encode
+_fold = msgspec.json.Decoder(Fold).decode
+_counters = msgspec.json.Decoder(Counters).decode
+_captured = msgspec.json.Decoder(dict[str, Any]).decode
+_wait_data = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def node_row(run_no: int, ns: NodeState, is_open: int) -> Any:
+    """A row in the order of NodeRow."""
+    return (
+        run_no,
+        ns.node,
+        ns.path,
+        ns.visit,
+        ns.status,
+        ns.attempt,
+        ns.failures,
+        ns.output_seq,
+        ns.memory_seq,
+        ns.not_before,
+        _encode(ns.captured) if ns.captured else None,
+        None if ns.counters is None else _encode(ns.counters),
+        is_open,
+        ns.started_at,
+        ns.finished_at,
+    )
+
+
+def changed_nodes(state: RunState) -> list[NodeRow]:
+    """The rows that the latest events touched; they count as written from now on."""
+    rows = []
+    for ns in state.changed:
+        ns.changed = False
+        rows.append(node_row(state.run_no, ns, 0 if ns.closed else 1))
+    state.changed = []
+    return rows
+
+
+_ASIDE = frozenset({ev.WaitOpened, ev.WaitClosed, ev.TimerSet, ev.TimerFired, ev.TimerCancelled})
+
+
+def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[list[EventRow], bool]:
+    """Events as rows, linked to the ones before them, and whether some of them change waits or timers. Moves the run's
+    head hash."""
+    rows: list[Any] = []  # plain tuples in the order of EventRow: this is the hottest loop there is
+    aside = False
+    previous, run_no, run_id, branch = state.head_hash, state.run_no, state.run_id, state.branch
+    for entry in entries:
+        event, seq, node, path, visit, at = entry.event, entry.seq, entry.node, entry.path, entry.visit, entry.at
+        kind = type(event)
+        type_name = kind.__name__
+        if kind in _ASIDE:
+            aside = True
+        data = ev.encode(event)
+        previous = ev.link(previous, run_id, seq, branch, type_name, node, path, visit, at, token, data)
+        rows.append((run_no, seq, branch, type_name, node, path, visit, at, token, previous, data))
+    state.head_hash = previous
+    return rows, aside
+
+
+def run_change(state: RunState, engine: str | None) -> RunChange:
+    return RunChange(
+        state.seq,
+        state.head_hash,
+        state.status,
+        state.branch,
+        engine,
+        state.recoveries,
+        state.started_at,
+        state.finished_at,
+        _encode(state.fold) if state.fold_changed else None,
+    )
+
+
+def run_row(
+    state: RunState, token: int, engine: str | None, input_hash: str, parent_no: int | None, root_no: int
+) -> RunRow:
+    return RunRow(
+        run_no=state.run_no,
+        run_id=state.run_id,
+        workflow=state.plan.definition.name,
+        version=state.plan.version,
+        status=state.status.value,
+        branch=state.branch,
+        last_seq=state.seq,
+        head_hash=state.head_hash,
+        token=token,
+        engine=engine,
+        fold=_encode(state.fold),
+        input_hash=input_hash,
+        parent_no=parent_no,
+        root_no=root_no,
+        priority=state.fold.settings.priority,
+        recoveries=state.recoveries,
+        hold=None,
+        created_at=state.created_at,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+    )
+
+
+def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
+    """Rows of the waits that these events opened or closed."""
+    rows: list[WaitRow] = []
+    for entry in entries:
+        e = entry.event
+        if isinstance(e, ev.WaitOpened):
+            status = "open" if e.wait_id in state.waits else "closed"
+            child = state.waits[e.wait_id].child if status == "open" else None
+            data = _encode({"call": e.call, "about": e.about, "child": child})
+            rows.append(
+                WaitRow(
+                    state.run_no, e.wait_id, e.kind, entry.node, entry.path, entry.visit, state.branch, status,
+                    entry.at, e.until, data,
+                )
+            )  # fmt: skip
+        elif isinstance(e, ev.WaitClosed):
+            rows.append(
+                WaitRow(state.run_no, e.wait_id, "", None, None, 1, state.branch, "closed", entry.at, None, b"{}")
+            )
+    return rows
+
+
+def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
+    """Rows of the timers that these events set, fired or cancelled."""
+    rows: dict[str, TimerRow] = {}
+    for entry in entries:
+        match entry.event:
+            case ev.TimerSet(timer=timer, due_at=due_at):
+                rows[timer] = TimerRow(state.run_no, timer, due_at, state.branch, "set")
+            case ev.TimerFired(timer=timer):
+                rows[timer] = TimerRow(state.run_no, timer, 0, state.branch, "fired")
+            case ev.TimerCancelled(timer=timer):
+                rows[timer] = TimerRow(state.run_no, timer, 0, state.branch, "cancelled")
+    return list(rows.values())
+
+
+# --- back ------------------------------------------------------------------------------------------------------
+
+
+def node_from_row(state: RunState, row: NodeRow) -> NodeState:
+    """An instance from its row, with the scope it lies in (made up if that is closed)."""
+    base = row.node.removesuffix("~undo")
+    scope_plan = state.plan.scope_of(row.path)
+    plan = scope_plan.nodes[base]
+    if base != row.node:
+        assert plan.undo is not None
+        plan = plan.undo
+    lane = plan.definition.lane
+    scope_path = row.path[: len(row.path) - len(lane)] if lane else row.path
+    scope = state.scopes.get(scope_path) or OpenScope(scope_path, scope_plan, None)
+    ns = NodeState(plan, scope, row.node, row.path, row.visit)
+    ns.status = NodeStatus(row.status)
+    ns.attempt, ns.failures, ns.output_seq = row.attempt, row.failures, row.output_seq
+    ns.memory_seq, ns.not_before = row.memory_seq, row.not_before
+    ns.captured = _captured(row.captured) if row.captured else {}
+    ns.counters = _counters(row.scope) if row.scope else None
+    ns.virtual = ns.counters is not None and ns.status is NodeStatus.COMPLETED
+    ns.started_at, ns.finished_at = row.started_at, row.finished_at
+    return ns
+
+
+def state_from_rows(
+    plan: Plan, row: RunRow, nodes: Iterable[NodeRow], waits: Iterable[WaitRow], timers: Iterable[TimerRow]
+) -> RunState:
+    """A run's state as its rows tell it."""
+    state = RunState.new(plan, row.run_no, row.run_id, row.created_at)
+    state.status, state.seq, state.head_hash = RunStatus(row.status), row.last_seq, row.head_hash
+    state.branch, state.recoveries = row.branch, row.recoveries
+    state.started_at, state.finished_at = row.started_at, row.finished_at
+    if row.fold:
+        state.fold = _fold(row.fold)
+    # outer scopes first, so that the ones inside find their maps and loops
+    for node in sorted(nodes, key=lambda n: n.path.count(".")):
+        if not node.node.endswith("~undo"):
+            state.scope_at(node.path)
+        ns = node_from_row(state, node)
+        state.nodes[ns.key] = ns
+        if ns.status in NODE_SETTLED:
+            ns.scope.unsettled.discard(ns.node)
+    for wait in waits:
+        data = _wait_data(wait.data)
+        assert wait.node is not None
+        assert wait.path is not None
+        state.waits[wait.wait_id] = WaitState(
+            wait.wait_id,
+            wait.kind,
+            wait.node,
+            wait.path,
+            wait.visit,
+            data["call"],
+            wait.since,
+            wait.until,
+            data["child"],
+        )
+        holder = state.nodes.get((wait.node, wait.path))
+        if holder is not None:
+            holder.waits = (*holder.waits, wait.wait_id)
+    for timer in timers:
+        state.timers[timer.timer] = timer.due_at
+    return state

@@ -1,0 +1,44 @@
+"""Settings of an engine: the numbers that users may differ about, with their defaults."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from holdfast.model import limits
+from holdfast.model.errors import UsageError
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine behaves. Every field can be set by a variable `HOLDFAST_<NAME>`."""
+
+    lease_seconds: float = limits.LEASE_SECONDS
+    grace_seconds: float = limits.GRACE_SECONDS
+    idle_seconds: float = limits.IDLE_SECONDS
+    sweep_seconds: float = limits.SWEEP_SECONDS
+    poll_seconds: float = limits.POLL_SECONDS
+    threads: int = limits.SYNC_THREADS
+    processes: int = max(1, os.cpu_count() or 1)
+    max_recoveries: int = limits.MAX_RECOVERIES
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            floor = 0.0 if name in {"grace_seconds", "idle_seconds"} else 0.001
+            if not value >= floor:
+                raise UsageError(f"{name} must be at least {floor:g}, not {value!r}")
+
+
+def from_environment(environ: dict[str, str], **overrides: float | None) -> EngineSettings:
+    """Settings from `HOLDFAST_*` variables, then the overrides that are not None."""
+    values: dict[str, float] = {}
+    for name in EngineSettings.__struct_fields__:
+        text = environ.get(f"HOLDFAST_{name.upper()}")
+        if text is not None:
+            try:
+                values[name] = int(text) if name in {"threads", "processes", "max_recoveries"} else float(text)
+            except ValueError:
+                raise UsageError(f"HOLDFAST_{name.upper()} must be a number, not {text!r}") from None
+    values.update({k: v for k, v in overrides.items() if v is not None})
+    return msgspec.convert(values, EngineSettings)

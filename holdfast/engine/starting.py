@@ -1,0 +1,293 @@
+"""Starting: how a run comes into being, by itself or as a child.
+
+Owns: checking and encoding inputs, run numbers, RunCreated, the same run for the same id and input, and how many runs
+of a workflow may be at work at once.
+Never: schedules nodes (rules do, in the same commit).
+On crash: a run is there with its first events, or it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine.actor import RunActor
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model import handlers, values
+from holdfast.model.captures import capture, check_size
+from holdfast.model.definition import Settings
+from holdfast.model.errors import HoldfastError, InvalidInput, LeaseLost, MissingCode, RunExists, UsageError
+from holdfast.model.graph import Plan
+from holdfast.model.handlers import RegisteredWorkflow
+from holdfast.model.ids import unique
+from holdfast.model.limits import CHILD_DEPTH_MAX, NAME_LENGTH_MAX
+from holdfast.model.state import RunState, code_hash
+from holdfast.model.validation import check_settings
+from holdfast.rules.draft import ChildToCreate
+from holdfast.store.api import RunRow
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+RUN_NUMBERS = 1024
+"""How many run numbers an engine reserves at once; unused ones are lost, which costs nothing."""
+
+
+class Order(msgspec.Struct):
+    """A run that is to be started: everything checked, nothing written."""
+
+    plan: Plan
+    input: bytes
+    input_hash: str
+    event: ev.RunCreated
+
+
+class Starting:
+    """Makes new runs for one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next_no = 0
+        self._last_no = 0
+        self._reserving: asyncio.Future[None] | None = None
+        self._at_work: dict[str, int] = {}
+        self._waiting: dict[str, list[tuple[RunActor, Any]]] = {}
+        """Runs that wait for a place, each with the command that lets it go on."""
+        self._fingerprints: dict[int, tuple[Plan, dict[str, str], str]] = {}
+
+    async def start(
+        self, workflow: RegisteredWorkflow, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
+    ) -> RunActor | RunRow:
+        """A committed run: the live one, or the row of an equal one that exists already."""
+        engine = self._engine
+        engine.check()
+        order = await self.order(workflow, inputs, settings)
+        if run_id is not None:
+            check_run_id(run_id)
+            existing = engine.store.run(run_id)
+            if existing is not None:
+                return self._same(existing, order)
+        actor = self._actor(order, run_id or unique("run_"), await self._number(), None)
+        landed: asyncio.Future[None] = engine.loop.create_future()
+
+        def done(_: Any, error: BaseException | None) -> None:
+            if not landed.done():
+                if error is None:
+                    landed.set_result(None)
+                else:
+                    landed.set_exception(error)
+
+        engine.adopt(actor)
+        actor.tell(cmd.Begin() if self.admit(actor, cmd.Begin()) else cmd.Create(), done)
+        try:
+            await landed
+        except LeaseLost:
+            existing = engine.store.run(run_id) if run_id is not None else None
+            if existing is None:
+                raise
+            return self._same(existing, order)  # somebody else started it at the same moment
+        return actor
+
+    async def order(self, workflow: RegisteredWorkflow, inputs: dict[str, Any], settings: dict[str, Any]) -> Order:
+        """Check everything about a run that can be checked before it exists."""
+        engine = self._engine
+        plan = await engine.versions.of(workflow.definition, engine.committer, engine.clock.now())
+        _check_settings(settings, plan)
+        data, parts = encode_inputs(workflow, inputs)
+        found: dict[str, Any] = {}
+        for name, (key, keys, wanted) in plan.input_captures:
+            found[f"{name}:{key}"] = capture(msgspec.json.decode(parts[name]), keys, wanted)
+        check_size(found, "the input")
+        input_hash = hashlib.blake2b(data, digest_size=16).hexdigest()
+        fingerprints, hashed = self._fingerprints_of(plan)
+        event = ev.RunCreated(
+            workflow=plan.definition.name,
+            version=plan.version,
+            input=msgspec.Raw(data),
+            input_hash=input_hash,
+            settings=settings,
+            code=workflow.code,
+            fingerprints=fingerprints,
+            code_hash=hashed,
+            captured=found,
+        )
+        return Order(plan, data, input_hash, event)
+
+    def _fingerprints_of(self, plan: Plan) -> tuple[dict[str, str], str]:
+        known = self._fingerprints.get(id(plan))
+        if known is None:
+            found = {name: h.fingerprint for name in plan.handlers if (h := handlers.find(name)) is not None}
+            known = self._fingerprints[id(plan)] = (plan, found, code_hash(found))
+        return known[1], known[2]
+
+    def _actor(self, order: Order, run_id: str, run_no: int, parent: RunActor | None) -> RunActor:
+        engine = self._engine
+        state = RunState.new(order.plan, run_no, run_id, engine.clock.now())
+        actor = RunActor(engine, order.plan, state, 1, None)
+        engine.values.put(run_no, 1, order.input)
+        root_no = run_no
+        if parent is not None:
+            assert parent.row is not None
+            root_no = parent.row.root_no
+        actor.creating = {
+            "event": order.event,
+            "input_hash": order.input_hash,
+            "parent_no": parent.run_no if parent is not None else None,
+            "root_no": root_no,
+        }
+        return actor
+
+    @staticmethod
+    def _same(existing: RunRow, order: Order) -> RunRow:
+        name = order.plan.definition.name
+        if existing.workflow == name and existing.input_hash == order.input_hash:
+            return existing
+        what = "another input" if existing.workflow == name else f"another workflow, {existing.workflow}"
+        raise RunExists(f"run {existing.run_id} exists with {what}; nothing was changed. Choose another run id.")
+
+    # --- run numbers ---------------------------------------------------------------------------------------
+
+    async def _number(self) -> int:
+        while self._next_no >= self._last_no:
+            if self._reserving is None:
+                self._reserving = asyncio.ensure_future(self._reserve())
+            await asyncio.shield(self._reserving)
+        self._next_no += 1
+        return self._next_no - 1
+
+    async def _reserve(self) -> None:
+        engine = self._engine
+        try:
+            self._next_no = await engine.committer.call(engine.store.reserve_run_numbers, RUN_NUMBERS)
+            self._last_no = self._next_no + RUN_NUMBERS
+        finally:
+            self._reserving = None
+
+    # --- how many runs of a workflow are at work -------------------------------------------------------------
+
+    def admit(self, actor: RunActor, command: Any) -> bool:
+        """Whether a run may go to work now; if not, it is told `command` when there is a place."""
+        limit = actor.plan.definition.settings.concurrency
+        if limit is None:
+            return True
+        name = actor.plan.definition.name
+        if self._at_work.get(name, 0) >= limit:
+            self._waiting.setdefault(name, []).append((actor, command))
+            return False
+        self._at_work[name] = self._at_work.get(name, 0) + 1
+        actor.counted = True
+        return True
+
+    def run_left(self, actor: RunActor) -> None:
+        """A run has ended or rests: the next one of its workflow may begin."""
+        name = actor.plan.definition.name
+        if actor.counted:
+            actor.counted = False
+            self._at_work[name] -= 1
+        waiting = self._waiting.get(name)
+        limit = actor.plan.definition.settings.concurrency
+        if not waiting or limit is None or self._engine.stopping:
+            return
+        waiting.sort(key=lambda w: -w[0].state.fold.settings.priority)
+        while waiting and self._at_work.get(name, 0) < limit:
+            following, command = waiting.pop(0)
+            if not following.gone and self.admit(following, command):
+                following.tell(command)
+
+    # --- children --------------------------------------------------------------------------------------------
+
+    async def order_child(
+        self, parent: RunActor, name: str, inputs: dict[str, Any], run_id: str | None, detached: bool
+    ) -> cmd.NewChild:
+        """What a parent's commit needs in order to create a child, or to wait for one that is there."""
+        if parent.state.fold.depth + 1 > CHILD_DEPTH_MAX:
+            raise UsageError(f"children are nested deeper than {CHILD_DEPTH_MAX}; does {name} start itself?")
+        workflow = handlers.find_workflow(name)
+        if workflow is None:
+            raise MissingCode(f"the child workflow {name} is not loaded here")
+        order = await self.order(workflow, inputs, {})
+        attach = False
+        if run_id is not None:
+            check_run_id(run_id)
+            existing = self._engine.store.run(run_id)
+            if existing is not None:
+                self._same(existing, order)
+                attach = existing.parent_no != parent.run_no
+        return cmd.NewChild(
+            run_no=await self._number(),
+            workflow=name,
+            version=order.plan.version,
+            input=order.input,
+            input_hash=order.input_hash,
+            captured=order.event.captured,
+            settings={},
+            code=order.event.code,
+            fingerprints=order.event.fingerprints,
+            run_id=run_id,
+            detached=detached,
+            attach=attach,
+        )
+
+    def child(self, parent: RunActor, spec: ChildToCreate) -> RunActor:
+        """The child itself, to be written inside its parent's commit."""
+        child = spec.spec
+        plan = self._engine.versions.numbered(child.workflow, child.version)
+        event = ev.RunCreated(
+            workflow=child.workflow,
+            version=child.version,
+            input=msgspec.Raw(child.input),
+            input_hash=child.input_hash,
+            settings=child.settings,
+            code=child.code,
+            fingerprints=child.fingerprints,
+            code_hash=code_hash(child.fingerprints),
+            captured=child.captured,
+            parent=spec.parent,
+            depth=spec.depth,
+        )
+        return self._actor(Order(plan, child.input, child.input_hash, event), spec.run_id, child.run_no, parent)
+
+
+def encode_inputs(workflow: RegisteredWorkflow, inputs: dict[str, Any]) -> tuple[bytes, dict[str, bytes]]:
+    """The inputs as one JSON object, each checked against its annotation; also each by itself."""
+    known = {p.name: p for p in workflow.params}
+    unknown = [name for name in inputs if name not in known]
+    missing = [p.name for p in workflow.params if p.required and p.name not in inputs]
+    if unknown or missing:
+        wrong = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
+        takes = ", ".join(known) or "no inputs"
+        raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
+    defaults = {p.name: p.default for p in workflow.definition.params if not p.required}
+    parts: dict[str, bytes] = {}
+    for name, param in known.items():
+        what = f"input {name}"
+        try:
+            data = values.encode(inputs.get(name, defaults.get(name)), param.annotation, what=what)
+            values.decoder(param.annotation)(data)
+        except HoldfastError as e:
+            where = "" if what in e.message else f"{what}: "
+            raise type(e)(f"workflow {workflow.definition.name}, {where}{e.message}") from None
+        parts[name] = data
+    body = b",".join(msgspec.json.encode(name) + b":" + data for name, data in parts.items())
+    return b"{" + body + b"}", parts
+
+
+def check_run_id(run_id: str) -> None:
+    """Run ids stand in tables, file names and URLs: printable, and not too long."""
+    if not run_id or len(run_id) > NAME_LENGTH_MAX or not run_id.isprintable() or run_id != run_id.strip():
+        raise UsageError(f"{run_id!r} is not a run id: use 1 to {NAME_LENGTH_MAX} printable characters")
+
+
+def _check_settings(settings: dict[str, Any], plan: Plan) -> None:
+    if settings:
+        try:
+            chosen = msgspec.convert({**msgspec.to_builtins(plan.definition.settings), **settings}, Settings)
+        except msgspec.ValidationError as e:
+            raise UsageError(f"these settings do not fit a run: {e}") from None
+        problems = check_settings(chosen)
+        if problems:
+            raise UsageError("; ".join(p.message for p in problems))

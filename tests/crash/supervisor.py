@@ -1,0 +1,167 @@
+"""Supervisor: starts real engines in real processes, kills them with SIGKILL, and checks what they left.
+
+`Arena` is one database with one file of outside effects. `crash` runs flows.py until it dies (at a place of
+HOLDFAST_DIE_AT, or when it has printed a marker and is killed from outside); `finish` runs it to the end. After every
+death the journal is proven (kit.check_file), and what it says is completed must never act again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tests.engine.kit import check_file
+
+FLOWS = Path(__file__).with_name("flows.py")
+ROOT = str(Path(__file__).resolve().parents[2])
+PATIENCE_SECONDS = 60
+
+
+class Arena:
+    """One database, the effects of its bodies, and the processes that drive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.db = folder / "runs.db"
+        self.effects_file = folder / "effects"
+        self.kills = 0
+        self._completed: dict[str, int] = {}
+        """What the journal said was completed at a death, and how often it had acted by then."""
+
+    # --- processes ---------------------------------------------------------------------------------------------
+
+    def start(self, *runs: str, **environment: str) -> subprocess.Popen[str]:
+        """An engine that starts these runs (`workflow:run_id`) and finishes everything."""
+        command = [sys.executable, str(FLOWS), str(self.db), str(self.effects_file), *runs]
+        environ = {**os.environ, "PYTHONPATH": ROOT, "PYTHONHASHSEED": "random", **environment}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+
+    def crash(self, *runs: str, die_at: str | None = None, stay: str | None = None, **environment: str) -> bool:
+        """Run until it dies at a place, or kill it when it has said `stay`; False when it ended before."""
+        if die_at is not None:
+            environment["HOLDFAST_DIE_AT"] = die_at
+        if stay is not None:
+            environment["CRASH_STAY"] = stay
+        process = self.start(*runs, **environment)
+        if stay is not None:
+            read_until(process, stay)
+        return self.kill(process) if stay is not None else self.died(process)
+
+    def kill(self, process: subprocess.Popen[str]) -> bool:
+        """Kill it now, and look at what it left."""
+        process.send_signal(signal.SIGKILL)
+        return self.died(process)
+
+    def died(self, process: subprocess.Popen[str]) -> bool:
+        """Wait for its end, and look at what it left; whether it was killed."""
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode in (0, -signal.SIGKILL), f"exit code {process.returncode}: {output}"
+        self.look()
+        if process.returncode == 0:
+            return False
+        self.kills += 1
+        return True
+
+    def finish(self, *runs: str, **environment: str) -> None:
+        """Run to the end, and look at everything."""
+        process = self.start(*runs, **environment)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, output
+        assert output.split("\n")[-2] == "done", output
+        self.look()
+
+    # --- what they left ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Prove the journals; nothing that was completed at an earlier death may have acted since."""
+        if not self.db.exists():
+            return
+        check_file(self.db)
+        acted = Counter(effect["name"] for effect in self.effects())
+        for name, times in self._completed.items():
+            assert acted[name] == times, f"{name} was completed, and acted again"
+        for name in self.completed():
+            self._completed[name] = acted[name]
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        keys: dict[str, set[str]] = {}
+        for effect in self.effects():
+            keys.setdefault(effect["name"], set()).add(effect["key"])
+        for name, found in keys.items():
+            assert len(found) == 1, f"{name} acted under more than one idempotency key"
+        assert len({key for found in keys.values() for key in found}) == len(keys), "two effects share a key"
+
+    def effects(self) -> list[dict[str, Any]]:
+        if not self.effects_file.exists():
+            return []
+        return [json.loads(line) for line in self.effects_file.read_text().splitlines()]
+
+    def acted(self, run_id: str) -> list[str]:
+        """What acted, in order, without the run's name."""
+        prefix = f"{run_id}/"
+        return [e["name"].removeprefix(prefix) for e in self.effects() if e["name"].startswith(prefix)]
+
+    def attempts_of(self, run_id: str, what: str) -> list[int]:
+        """The attempts in which something acted."""
+        return [e["attempt"] for e in self.effects() if e["name"] == f"{run_id}/{what}"]
+
+    def events(self, run_id: str) -> list[tuple[str, str | None, str | None, dict[str, Any]]]:
+        """(type, node, path, data) of a run's journal."""
+        rows = self.query(
+            "SELECT e.type, e.node, e.path, e.data FROM run_events AS e JOIN run_state USING (run_no) "
+            "WHERE run_id = ? ORDER BY seq",
+            run_id,
+        )
+        return [(kind, node, path, json.loads(data)) for kind, node, path, data in rows]
+
+    def types(self, run_id: str) -> list[str]:
+        return [event[0] for event in self.events(run_id)]
+
+    def result(self, run_id: str) -> Any:
+        kind, _, _, data = self.events(run_id)[-1]
+        assert kind == "RunCompleted", self.types(run_id)
+        return data["result"]
+
+    def status(self, run_id: str) -> str:
+        ((status,),) = self.query("SELECT status FROM run_state WHERE run_id = ?", run_id)
+        return str(status)
+
+    def completed(self) -> set[str]:
+        """The names that completed bodies and steps of all runs returned."""
+        rows = self.query("SELECT data FROM run_events WHERE type IN ('NodeCompleted', 'StepCompleted')")
+        outputs = [json.loads(data).get("output") for (data,) in rows]
+        return {output for output in outputs if isinstance(output, str) and "/" in output}
+
+    def started_attempts(self, run_id: str) -> dict[tuple[str | None, str | None], list[int]]:
+        """The attempts of every instance that were started, in order."""
+        found: dict[tuple[str | None, str | None], list[int]] = {}
+        for kind, node, path, data in self.events(run_id):
+            if kind == "NodeStarted":
+                found.setdefault((node, path), []).append(data["attempt"])
+        return found
+
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        connection = apsw.Connection(str(self.db))
+        try:
+            return connection.execute(sql, values).fetchall()
+        finally:
+            connection.close()
+
+
+def read_until(process: subprocess.Popen[str], marker: str) -> None:
+    """Read the process's output up to a line."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line.strip())
+        if seen[-1] == marker:
+            return
+    raise AssertionError(f"the process ended before it said {marker!r}: {seen}")

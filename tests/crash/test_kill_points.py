@@ -1,0 +1,331 @@
+"""Kill here, expect this: real processes, real SIGKILL, at the kill points K-01 to K-05, K-09, K-17, K-21 and K-24."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.crash.supervisor import Arena, read_until
+from tests.engine.kit import check_file
+
+
+@pytest.fixture
+def arena(tmp_path: Path) -> Arena:
+    return Arena(tmp_path)
+
+
+CHAIN = ["one", "two", "three"]
+
+
+def check_chain(arena: Arena, run_id: str = "r") -> None:
+    assert arena.result(run_id) == f"{run_id}/three"
+    assert arena.types(run_id).count("RunCreated") == 1
+    assert [arena.types(run_id).count("NodeCompleted")] == [3]
+
+
+@pytest.mark.smoke
+def test_k01_after_the_run_row_and_before_the_first_unit(arena: Arena) -> None:
+    assert arena.crash("chain:r", die_at="commit.after:1")
+    assert arena.types("r") == ["RunCreated", "NodeScheduled", "NodeStarted"]
+    assert arena.effects() == []
+    arena.finish()
+    check_chain(arena)
+    assert arena.acted("r") == CHAIN
+
+
+def test_k01_before_the_run_row_the_run_does_not_exist_and_can_be_started_again(arena: Arena) -> None:
+    assert arena.crash("chain:r", die_at="commit.before:1")
+    assert arena.query("SELECT count(*) FROM run_state") == [(0,)]
+    arena.finish("chain:r")
+    check_chain(arena)
+    assert arena.acted("r") == CHAIN
+    assert arena.attempts_of("r", "one") == [1]
+
+
+def test_k02_scheduled_and_not_started_keeps_its_attempt_and_runs_once(arena: Arena) -> None:
+    arena.crash("queue:r", stay="inside first")
+    assert arena.started_attempts("r") == {("first", "."): [1]}
+    assert ("NodeScheduled", "second") in [event[:2] for event in arena.events("r")]
+    arena.finish()
+    assert arena.result("r") == ["r/first", "r/second"]
+    assert arena.started_attempts("r") == {("first", "."): [1, 2], ("second", "."): [1]}
+    assert arena.acted("r").count("second") == 1
+    assert arena.attempts_of("r", "second") == [1]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("where", ["one", "two"])
+def test_k03_inside_a_unit_it_runs_again_with_the_next_attempt_and_the_same_key(arena: Arena, where: str) -> None:
+    arena.crash("chain:r", stay=f"inside {where}")
+    arena.finish()
+    check_chain(arena)
+    assert arena.attempts_of("r", where) == [1, 2]
+    others = [name for name in CHAIN if name != where]
+    assert [arena.attempts_of("r", name) for name in others] == [[1], [1]]
+
+
+def test_k03_before_a_body_that_is_already_recorded_as_started(arena: Arena) -> None:
+    assert arena.crash("chain:r", die_at="body.before:2")
+    arena.finish()
+    check_chain(arena)
+    assert arena.acted("r") == CHAIN
+    assert arena.started_attempts("r")["two", "."] == [1, 2]
+
+
+@pytest.mark.parametrize("die_at", ["body.after:1", "body.after:2", "body.after:3", "commit.before:2"])
+def test_k04_a_result_that_was_computed_and_not_persisted_is_computed_again(arena: Arena, die_at: str) -> None:
+    assert arena.crash("chain:r", die_at=die_at)
+    before = arena.acted("r")
+    arena.finish()
+    check_chain(arena)
+    assert arena.acted("r") == [*before, *CHAIN[len(before) - 1 :]]
+    assert arena.attempts_of("r", before[-1]) == [1, 2]
+
+
+@pytest.mark.parametrize(("die_at", "done"), [("commit.after:2", 1), ("commit.after:3", 2), ("commit.after:4", 3)])
+def test_k05_a_completed_unit_is_not_run_again_and_its_downstream_is(arena: Arena, die_at: str, done: int) -> None:
+    assert arena.crash("chain:r", die_at=die_at)
+    assert arena.acted("r") == CHAIN[:done]
+    assert arena.types("r").count("NodeCompleted") == done
+    arena.finish()
+    check_chain(arena)
+    assert arena.acted("r") == CHAIN
+
+
+def test_k05_a_run_that_has_ended_is_not_touched_again(arena: Arena) -> None:
+    assert arena.crash("chain:r", die_at="commit.after:4")
+    before = arena.events("r")
+    arena.finish("chain:r")
+    assert arena.events("r") == before
+
+
+@pytest.mark.parametrize("which", ["a", "b", "c"])
+def test_k09_one_parallel_branch_is_interrupted_and_only_it_runs_again(arena: Arena, which: str) -> None:
+    process = arena.start("parallel:r", CRASH_STAY=f"inside {which}")
+    read_until(process, f"inside {which}")
+    _wait_for(arena, lambda: arena.types("r").count("NodeCompleted") == 2)
+    assert arena.kill(process)
+    arena.finish()
+    assert arena.result("r") == ["r/a", "r/b", "r/c"]
+    for name in "abc":
+        assert arena.attempts_of("r", name) == ([1, 2] if name == which else [1])
+    assert arena.acted("r").count("join") == 1
+
+
+def test_k09_all_parallel_branches_are_interrupted_and_all_run_again(arena: Arena) -> None:
+    process = arena.start("parallel:r", CRASH_STAY="inside all")
+    _wait_for(arena, lambda: len(arena.effects()) == 3)
+    assert arena.kill(process)
+    arena.finish()
+    assert arena.result("r") == ["r/a", "r/b", "r/c"]
+    assert [arena.attempts_of("r", name) for name in "abc"] == [[1, 2]] * 3
+    assert arena.acted("r").count("join") == 1
+
+
+@pytest.mark.parametrize("die_at", ["body.before:4", "body.after:4", "commit.after:3"])
+def test_k09_all_branches_joined_and_the_parent_did_not_end(arena: Arena, die_at: str) -> None:
+    assert arena.crash("parallel:r", die_at=die_at)
+    arena.finish()
+    assert arena.result("r") == ["r/a", "r/b", "r/c"]
+
+
+def _wait_for(arena: Arena, condition) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if arena.db.exists() and condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("never happened")
+
+
+def test_k17_a_torn_write_leaves_the_state_before_it(arena: Arena, tmp_path: Path) -> None:
+    """Whatever part of the write-ahead log reached the disk, the database is in a committed state and goes on."""
+    arena.finish("chain:base")
+    process = arena.start("mixed:r", "chain:s", HOLDFAST_DIE_AT="commit.after:12")
+    process.communicate(timeout=60)  # not looked at: that would take the write-ahead log in
+    wal = Path(f"{arena.db}-wal")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for file in tmp_path.glob("runs.db*"):
+        if file.is_file():
+            shutil.copy(file, kept)
+    size = (kept / wal.name).stat().st_size
+    assert size > 0
+    frame = 24 + 4096
+    frames = (size - 32) // frame
+    boundaries = {32 + frame * (frames * i // 24) for i in range(25)}
+    lengths = boundaries | {0, 31, 33, size - 1, size - 24, *(size * i // 7 for i in range(7))}
+    seen: set[int] = set()
+    for n, length in enumerate(sorted(lengths)):
+        place = tmp_path / f"torn-{n}"
+        place.mkdir()
+        for file in kept.iterdir():
+            shutil.copy(file, place)
+        (place / f"{arena.db.name}-shm").unlink(missing_ok=True)
+        data = (kept / wal.name).read_bytes()
+        garbage = b"\xa5" * min(5000, size - length) if n % 2 else b""
+        (place / wal.name).write_bytes(data[:length] + garbage)
+        torn = Arena(place)
+        states = check_file(torn.db)
+        seen.add(sum(state.seq for state in states.values()))
+        if n % 9 == 0:
+            shutil.copy(arena.effects_file, torn.effects_file)
+            torn.finish("mixed:r", "chain:s")
+            check_mixed(torn, "r")
+            check_chain(torn, "s")
+    assert len(seen) > 3, "the cuts fell between different commits"
+
+
+def check_mixed(arena: Arena, run_id: str) -> None:
+    result = arena.result(run_id)
+    assert result["items"] == [f"{run_id}/item {i}" for i in range(4)]
+    assert result["threads"] == [f"{run_id}/sync {i}" for i in range(3)]
+    assert (result["counted"], result["tried"], result["never"]) == (3, f"{run_id}/flaky", None)
+    assert [name.rpartition("/")[2] for name in result["child"]] == [
+        "step 0",
+        "step 1",
+        "step 10",
+        "step 11",
+        "step 12",
+    ]
+    for attempts in arena.started_attempts(run_id).values():
+        assert attempts == list(range(1, len(attempts) + 1)), "attempts are 1..n"
+
+
+def test_k21_a_lazy_run_repeats_its_fast_steps_with_the_same_keys_and_attempt(arena: Arena) -> None:
+    arena.crash("lazy_steps:r", stay="after five steps")
+    assert arena.types("r") == ["RunCreated", "NodeScheduled", "NodeStarted"]
+    assert arena.acted("r") == ["body", *(f"step {i}" for i in range(5))]
+    arena.finish()
+    assert arena.result("r") == [f"r/step {i}" for i in range(5)]
+    for i in range(5):
+        assert len(arena.attempts_of("r", f"step {i}")) == 2
+
+
+def test_k21_an_aggressive_run_repeats_none_of_its_steps(arena: Arena) -> None:
+    arena.crash("steps:r", stay="after five steps")
+    arena.finish()
+    assert arena.result("r") == [f"r/step {i}" for i in range(5)]
+    for i in range(5):
+        assert arena.attempts_of("r", f"step {i}") == [1]
+    assert arena.attempts_of("r", "body") == [1, 2]
+
+
+def test_k21_a_lazy_run_resumes_at_the_last_place_where_it_had_to_commit(arena: Arena) -> None:
+    arena.crash("lazy_sleep:r", stay="after the sleep")
+    arena.finish()
+    assert arena.result("r") == [f"r/step {i}" for i in range(6)]
+    assert [len(arena.attempts_of("r", f"step {i}")) for i in range(6)] == [1, 1, 1, 2, 2, 2]
+
+
+def test_k24_two_engines_that_resume_at_once_do_not_do_anything_twice(arena: Arena) -> None:
+    arena.crash("mixed:m", "steps:s", "chain:r", stay="inside two")
+    racers = [arena.start() for _ in range(3)]
+    for racer in racers:
+        output, _ = racer.communicate(timeout=60)
+        assert racer.returncode == 0, output
+    arena.look()
+    check_chain(arena)
+    check_mixed(arena, "m")
+    assert arena.attempts_of("r", "two") == [1, 2]
+    assert arena.attempts_of("r", "three") == [1]
+    assert arena.types("r").count("RunTakenOver") == 1
+    assert arena.query("SELECT count(*) FROM run_branches") == [(0,)]
+    assert {event["branch"] for event in _branches(arena)} == {1}
+
+
+def _branches(arena: Arena) -> list[dict[str, int]]:
+    return [{"branch": branch} for (branch,) in arena.query("SELECT DISTINCT branch FROM run_events")]
+
+
+def test_k24_an_engine_that_opens_beside_a_living_one_leaves_its_runs_alone(arena: Arena) -> None:
+    first = arena.start("chain:r", CRASH_STAY="inside two")
+    read_until(first, "inside two")
+    second = arena.start("chain:other")
+    read_until(second, "started")
+    _wait_for(arena, lambda: arena.status("other") == "completed")
+    assert arena.status("r") == "running"
+    assert arena.attempts_of("r", "two") == [1]
+    assert "RunTakenOver" not in arena.types("r")
+    # the survivor, which waits for every unfinished run, takes over when the owner dies
+    first.kill()
+    first.communicate(timeout=60)
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, output
+    arena.look()
+    check_chain(arena)
+    assert arena.attempts_of("r", "two") == [1, 2]
+
+
+# --- what is not among the numbered points --------------------------------------------------------------------------
+
+
+def test_a_node_that_may_not_be_repeated_fails_after_a_crash(arena: Arena) -> None:
+    arena.crash("once:r", stay="inside careful")
+    arena.finish()
+    assert arena.status("r") == "failed"
+    assert arena.acted("r") == ["careful"]
+    assert arena.events("r")[-1][3]["error"]["code"] == "outcome_unknown"
+
+
+def test_a_step_that_may_not_be_repeated_is_not_also_in_its_second_try(arena: Arena) -> None:
+    arena.crash("once_in_code:r", stay="inside the second try")
+    assert arena.acted("r") == ["careful step", "careful step"]
+    arena.finish()
+    assert arena.status("r") == "failed"
+    assert arena.acted("r") == ["careful step", "careful step"]
+    assert arena.events("r")[-1][3]["error"]["code"] == "outcome_unknown"
+
+
+@pytest.mark.parametrize("where", ["hotel", "flight"])
+def test_a_crash_inside_a_compensation_repeats_it_with_what_it_undoes(arena: Arena, where: str) -> None:
+    arena.crash("trip:r", stay=f"inside undo {where}")
+    arena.finish()
+    assert arena.status("r") == "failed"
+    expected = ["flight", "hotel", "refused", "undo hotel", "undo flight"]
+    expected.insert(expected.index(f"undo {where}"), f"undo {where}")
+    assert arena.acted("r") == expected
+    assert "others" not in arena.events("r")[-1][3]
+
+
+def test_a_run_whose_engines_keep_dying_is_put_on_hold_until_a_person_resumes_it(arena: Arena) -> None:
+    for _ in range(3):
+        arena.crash("chain:r", stay="inside one", CRASH_MAX_RECOVERIES="2")
+    arena.finish(CRASH_MAX_RECOVERIES="2")
+    ((hold,),) = arena.query("SELECT hold FROM run_state WHERE run_id = 'r'")
+    assert hold.startswith("crash_loop")
+    assert arena.status("r") == "running"
+    assert arena.attempts_of("r", "one") == [1, 2, 3]
+    arena.finish("resume:r", CRASH_MAX_RECOVERIES="2")
+    check_chain(arena)
+    assert arena.attempts_of("r", "one") == [1, 2, 3, 4]
+
+
+def test_a_run_on_hold_can_be_cancelled(arena: Arena) -> None:
+    for _ in range(2):
+        arena.crash("chain:r", stay="inside one", CRASH_MAX_RECOVERIES="1")
+    arena.finish(CRASH_MAX_RECOVERIES="1")
+    assert arena.status("r") == "running"
+    arena.finish("cancel:r", CRASH_MAX_RECOVERIES="1")
+    assert arena.status("r") == "cancelled"
+    assert arena.attempts_of("r", "one") == [1, 2]
+
+
+def test_progress_between_deaths_is_no_crash_loop(arena: Arena) -> None:
+    for stay in ("inside one", "inside two"):
+        arena.crash("chain:r", stay=stay, CRASH_MAX_RECOVERIES="2")
+        arena.crash("chain:r", stay=stay, CRASH_MAX_RECOVERIES="2")
+    arena.finish(CRASH_MAX_RECOVERIES="2")
+    check_chain(arena)
+
+
+def test_a_cancel_that_was_asked_for_before_the_death_is_carried_out_after_it(arena: Arena) -> None:
+    arena.crash("chain:r", stay="inside one")
+    assert arena.crash("cancel:r", die_at="commit.before:1")
+    arena.finish()
+    assert arena.status("r") == "cancelled"
+    assert arena.acted("r") == ["one"]
