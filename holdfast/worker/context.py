@@ -1,0 +1,385 @@
+"""Context: what a body sees of the engine.
+
+Owns: the public calls (`ctx.step`, `ctx.map`, ...) and the story of each: remembered, or run and then remembered.
+Never: decides anything about the run; every call ends in a command or a memo.
+Rule: what a call returns is always decoded from committed bytes, also the first time.
+
+Three faces of the same thing: `Context` for async bodies (calls are awaited), `SyncContext` for bodies in threads (the
+same calls block), `InlineContext` for quick bodies on the loop (nothing that waits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model import handlers
+from holdfast.model.activation import BodyContext
+from holdfast.model.errors import ChildFailed, HoldfastError, OutcomeUnknown, StepMismatch, Suspended, UsageError
+from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
+from holdfast.model.policies import seconds
+from holdfast.model.values import decoder, encode
+from holdfast.worker.activation import Activation
+from holdfast.worker.memory import Call, idempotency_key
+from holdfast.worker.steps import StepRunner
+from holdfast.worker.variables import Variables
+
+R = TypeVar("R")
+T = TypeVar("T")
+P = ParamSpec("P")
+log = logging.getLogger("holdfast.node")
+Duration = float | str | timedelta
+_error = msgspec.json.Decoder(ev.ErrorInfo).decode
+
+
+class _Base(BodyContext):
+    """What every body may ask."""
+
+    def __init__(self, activation: Activation, scope: str = "", step: Call | None = None) -> None:
+        self._activation = activation
+        self._scope = scope
+        self._step_call = step
+        self._vars: Variables | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self._activation.port.run_id
+
+    @property
+    def node(self) -> str:
+        return self._activation.attempt.node
+
+    @property
+    def path(self) -> str:
+        return self._activation.attempt.path
+
+    @property
+    def attempt(self) -> int:
+        """Which start of this node this is, from 1."""
+        return self._activation.attempt.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body was asked to stop. A long sync body looks at it now and then."""
+        return self._activation.cancelled or self._activation.expired
+
+    @property
+    def leaving(self) -> bool:
+        """True in `finally` blocks that run because the body is left, not because it ends."""
+        return self._activation.leaving
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this node (or step), and for no other: for whoever must not act twice."""
+        a, port = self._activation.attempt, self._activation.port
+        step_key = None if self._step_call is None else self._step_call.step_key
+        return idempotency_key(port.run_id, port.key_epoch, a.node, a.path, a.visit, step_key)
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger bound to run, node and attempt. It never writes to the journal."""
+        a = self._activation.attempt
+        extra = {"run_id": self.run_id, "node": a.node, "path": a.path, "attempt": a.attempt}
+        return logging.LoggerAdapter(log, extra)
+
+    @property
+    def vars(self) -> Variables:
+        """The run's variables: as of this activation, plus what this body sets. Committed when it completes."""
+        if self._vars is None:
+            self._vars = Variables(self._activation)
+        return self._vars
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """How far the body is, for whoever watches. Never stored."""
+        self._activation.progress = (done, total, message)
+
+    def heartbeat(self) -> None:
+        """Say that the body is alive (needed where the node has a `heartbeat` limit)."""
+        self._activation.loop.call_soon_threadsafe(self._activation.beat)
+
+    @property
+    def checkpointed(self) -> Any:
+        """The value of the last checkpoint, in plain JSON types, or None."""
+        self._activation.checkpoint_read = True
+        value = self._activation.memory.checkpoint
+        return None if value is None else decoder(Any)(value)
+
+
+class InlineContext(_Base):
+    """For bodies with `inline=True`: they run on the event loop and may not wait."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in {"step", "map", "child", "sleep", "now", "uuid", "random", "checkpoint", "keyed"}:
+            raise UsageError(
+                f"ctx.{name} waits for a commit, and a body with inline=True may not wait: remove inline=True"
+            )
+        raise AttributeError(name)
+
+
+class Context(_Base):
+    """The first parameter of an async body. Calls on it that end in a value are remembered: when the body runs again
+    after a crash they return at once what they returned before."""
+
+    _key: str | None = None
+
+    def keyed(self, key: str) -> Context:
+        """The next call goes by this name instead of its position: `ctx.keyed("charge").step(charge, order)`."""
+        if not isinstance(key, str) or not key or any("\ud800" <= c <= "\udfff" for c in key):
+            raise UsageError(f"ctx.keyed: {key!r} is not a key; use a text that is not empty")
+        copy = Context(self._activation, self._scope, self._step_call)
+        copy._key = key
+        return copy
+
+    @overload
+    def step(
+        self, fn: Callable[Concatenate[Any, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(self, fn: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def step(self, fn: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Run a function (or a node, with its retries and timeout) once and remember its result."""
+        runner = StepRunner.of(fn)
+        call = self._made("step", runner.name, (args, kwargs))
+        return runner.run(self, call, args, kwargs)
+
+    def map(
+        self, fn: Callable[[T], Any], items: Iterable[T], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Run a step for every item, at most `limit` at once; the list of the results, in order."""
+        runner = StepRunner.of(fn)
+        listed = list(items)
+        if limit < 1:
+            raise UsageError("ctx.map: limit must be at least 1")
+        return self._map(runner, self._made("map", runner.name, None), listed, limit, kwargs)
+
+    async def _map(
+        self, runner: StepRunner, parent: Call, items: list[Any], limit: int, kwargs: dict[str, Any]
+    ) -> list[Any]:
+        memory = self._activation.memory
+        calls = [memory.item(parent, i, "map", runner.name, ((x,), kwargs)) for i, x in enumerate(items)]
+        results: list[Any] = [None] * len(items)
+        waiting = iter(range(len(items)))
+
+        async def lane() -> None:
+            for i in waiting:
+                item_ctx = Context(self._activation, f"{parent.scope}m{parent.position}.{i}/")
+                results[i] = await runner.run(item_ctx, calls[i], (items[i],), kwargs)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(limit, len(items))):
+                    group.create_task(lane())
+        except BaseExceptionGroup as group_error:
+            raise _first_of(group_error) from None
+        return results
+
+    def sleep(self, duration: Duration | datetime) -> Coroutine[Any, Any, None]:
+        """Wait, durably: the run costs a row while it sleeps. Seconds, '1h', a timedelta, or a datetime."""
+        call = self._made("sleep", "sleep", None)
+        return self._sleep(call, duration)
+
+    async def _sleep(self, call: Call, duration: Duration | datetime) -> None:
+        if isinstance(duration, datetime):
+            if duration.tzinfo is None:
+                raise UsageError("ctx.sleep: a datetime needs a time zone")
+            until = int(duration.timestamp() * 1_000_000)
+        else:
+            until = self._activation.port.now() + int(seconds(duration) * 1_000_000)
+        await self._wait(call, "timer", until=until)
+
+    def child(
+        self, workflow: Any, /, *, run_id: str | None = None, detached: bool = False, **inputs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Start another workflow as a run of its own and wait for its result (or, detached, only start it)."""
+        name = workflow if isinstance(workflow, str) else getattr(workflow, "name", None)
+        if not isinstance(name, str):
+            raise UsageError(f"ctx.child takes a workflow, not {workflow!r}")
+        call = self._made("child", name, (inputs, run_id, detached))
+        return self._child(call, name, run_id, detached, inputs)
+
+    async def _child(self, call: Call, name: str, run_id: str | None, detached: bool, inputs: dict[str, Any]) -> Any:
+        order: cmd.NewChild | None = None
+        if self._activation.memory.is_new(call):
+            order = await self._activation.port.order_child(name, inputs, run_id, detached)
+        outcome, value = await self._wait(call, "child", child=order)
+        if outcome == "started":
+            return decoder(str)(value)
+        if outcome == "completed":
+            found = handlers.find_workflow(name)
+            return decoder(Any if found is None else found.returns)(value)
+        error = _error(value)
+        raise ChildFailed(f"child {name} has {outcome}: {error.message}", run_id=run_id or "", error=error)
+
+    async def _wait(
+        self, call: Call, kind: str, until: int | None = None, child: cmd.NewChild | None = None
+    ) -> tuple[str, bytes]:
+        activation = self._activation
+        memo = activation.memory.recall(call)
+        if memo is not None and memo.outcome is not None:
+            assert memo.output is not None
+            return memo.outcome, memo.output
+        if memo is not None and memo.wait_id is not None:
+            return await activation.park(memo.wait_id)
+        a = activation.attempt
+        activation.about_to_park()
+        wait_id = await activation.commit(
+            cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until=until, child=child)
+        )
+        if child is not None and child.attach and child.run_id is not None:
+            activation.port.follow_child(child.run_id)
+        return await activation.park(wait_id)
+
+    def now(self) -> Coroutine[Any, Any, datetime]:
+        """The time, remembered."""
+        return self._remember("now", lambda: datetime.fromtimestamp(self._activation.port.now() / 1e6, UTC), datetime)
+
+    def uuid(self) -> Coroutine[Any, Any, uuid.UUID]:
+        """A random UUID, remembered."""
+        return self._remember("uuid", uuid.uuid4, uuid.UUID)
+
+    def random(self) -> Coroutine[Any, Any, float]:
+        """A random number from 0 to 1, remembered."""
+        return self._remember("random", random.random, float)
+
+    def _remember(self, kind: str, make: Callable[[], R], annotation: Any) -> Coroutine[Any, Any, R]:
+        call = self._made(kind, kind, None)
+        return self._remembered(call, make, annotation)
+
+    async def _remembered(self, call: Call, make: Callable[[], R], annotation: Any) -> R:
+        memo = self._activation.memory.recall(call)
+        if memo is not None and memo.output is not None:
+            return decoder(annotation)(memo.output)  # type: ignore[no-any-return]
+        data = encode(make(), annotation, what=f"ctx.{call.kind}()")
+        await self._record(call, data)
+        return decoder(annotation)(data)  # type: ignore[no-any-return]
+
+    async def _record(self, call: Call, data: bytes, attempt: int = 1) -> None:
+        """Commit a remembered result."""
+        a = self._activation.attempt
+        event = ev.StepCompleted(
+            call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt
+        )
+        await self._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event))
+
+    async def checkpoint(self, value: Any) -> None:
+        """Close the memory before this point: when the body runs again, `ctx.checkpointed` is this value and nothing
+        before it is read. A loop without an end has a checkpoint in each round."""
+        activation, a = self._activation, self._activation.attempt
+        activation.check()
+        data = encode(value, what="checkpoint")
+        number = activation.memory.checkpoints + 1
+        await activation.commit(
+            cmd.Checkpoint(a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars())
+        )
+        activation.memory.close(data)
+        activation.checkpoint_read = True
+
+    def _made(self, kind: str, name: str, args: Any) -> Call:
+        """A call takes its position now, in the scope of the task that makes it."""
+        activation = self._activation
+        activation.check()
+        memory = activation.memory
+        if memory.checkpoints and not activation.checkpoint_read:
+            raise UsageError(
+                "this body has a checkpoint, and ctx.checkpointed was not read before the first remembered call: it "
+                "would repeat what came before its loop. Begin with `state = ctx.checkpointed or ...`"
+            )
+        if memory.calls >= REMEMBERED_CALLS_MAX:
+            raise UsageError(
+                f"more than {REMEMBERED_CALLS_MAX:,} remembered calls: use ctx.checkpoint(...), or split the work into "
+                "children"
+            )
+        if memory.calls == REMEMBERED_CALLS_WARN:
+            self.log.warning("%d remembered calls without a checkpoint: replay gets slow", memory.calls)
+        return memory.call(self._scope_here(), kind, name, args, self._key)
+
+    def _scope_here(self) -> str:
+        """The body itself, or the asyncio task other than the body's own that calls, numbered by its first call."""
+        activation = self._activation
+        task = asyncio.current_task()
+        if task is None:
+            raise UsageError("ctx was called outside the event loop")
+        scope = activation.callers.get(task)
+        if scope is None:
+            is_body = task is activation.task or self._scope != "" or activation.thread is not None
+            activation.tasks_seen += not is_body
+            scope = activation.callers[task] = "" if is_body else f"t{activation.tasks_seen}/"
+        return scope + self._scope
+
+    def _sub(self, call: Call) -> Context:
+        """The context of a step that takes one itself."""
+        return Context(self._activation, f"{call.scope}s{call.position}/", call)
+
+
+class SyncContext(_Base):
+    """The first parameter of a sync body. The same calls as `Context`, but they block the body's thread; where the
+    answer may take long (ctx.sleep, ctx.child), the body is left, its thread is given back, and it runs again from its
+    start when the answer is there."""
+
+    def __init__(self, activation: Activation) -> None:
+        super().__init__(activation)
+        self._async = Context(activation)
+
+    def step(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._block(functools.partial(self._async.step, fn, *args, **kwargs))
+
+    def map(
+        self, fn: Callable[..., Any], items: Iterable[Any], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
+    ) -> list[Any]:
+        return self._block(functools.partial(self._async.map, fn, items, limit=limit, **kwargs))
+
+    def sleep(self, duration: Duration | datetime) -> None:
+        self._block(functools.partial(self._async.sleep, duration))
+
+    def child(self, workflow: Any, /, *, run_id: str | None = None, detached: bool = False, **inputs: Any) -> Any:
+        return self._block(functools.partial(self._async.child, workflow, run_id=run_id, detached=detached, **inputs))
+
+    def now(self) -> datetime:
+        return self._block(self._async.now)
+
+    def uuid(self) -> uuid.UUID:
+        return self._block(self._async.uuid)
+
+    def random(self) -> float:
+        return self._block(self._async.random)
+
+    def checkpoint(self, value: Any) -> None:
+        self._block(functools.partial(self._async.checkpoint, value))
+
+    def keyed(self, key: str) -> SyncContext:
+        copy = SyncContext(self._activation)
+        copy._async = self._async.keyed(key)
+        return copy
+
+    def _block(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Make the call on the loop and wait for it in this thread."""
+        return self._activation.run_for_thread(call)
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong in a map: being left outweighs a failure, a failure outweighs the cancelling it caused."""
+    flat: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        error = stack.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            stack[:0] = error.exceptions
+        else:
+            flat.append(error)
+    for kind in (Suspended, StepMismatch, OutcomeUnknown, HoldfastError, Exception):
+        for error in flat:
+            if isinstance(error, kind):
+                return error
+    return flat[0]

@@ -1,0 +1,286 @@
+"""Executor: where node bodies run, in this process or in children of it.
+
+Owns: one attempt as a pipeline: bind the arguments, run the body in its place (loop, thread, process), report its end.
+Never: decides about retries or readiness; holds anything durable.
+On crash: bodies die with the process; whoever takes the run over runs them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import dying
+from holdfast.engine.protocols import Attempt
+from holdfast.model.activation import current_body
+from holdfast.model.errors import HoldfastError, Suspended
+from holdfast.model.handlers import Handler
+from holdfast.model.limits import SYNC_THREADS
+from holdfast.worker.activation import Activation
+from holdfast.worker.binding import Binder
+from holdfast.worker.context import Context, InlineContext, SyncContext
+from holdfast.worker.memory import Memory
+from holdfast.worker.processes import ProcessBodies
+from holdfast.worker.threads import ThreadBodies, ThreadJob
+
+Key = tuple[int, str, str]
+
+
+class LocalExecutor:
+    """Runs bodies for an engine in the same process."""
+
+    def __init__(
+        self, *, threads: int = SYNC_THREADS, processes: int | None = None, grace_seconds: float = 10.0
+    ) -> None:
+        self._live: dict[Key, Activation] = {}
+        self._by_run: dict[int, set[Key]] = {}
+        self._leaving: set[asyncio.Task[Any]] = set()
+        """Bodies that nobody waits for any more and that still clean up."""
+        self._binders: dict[str, Binder] = {}
+        self._thread_count = threads
+        self._process_count = processes
+        self._grace_seconds = grace_seconds
+        self._threads: ThreadBodies | None = None
+        self._processes: ProcessBodies | None = None
+
+    # --- what the engine asks ------------------------------------------------------------------------------
+
+    def start(self, attempt: Attempt) -> None:
+        if dying.at is not None:
+            dying.at("body.before")
+        activation = Activation(attempt, self._gone)
+        key = attempt.key
+        self._live[key] = activation
+        self._by_run.setdefault(key[0], set()).add(key)
+        match attempt.handler.kind:
+            case "async":
+                activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop)
+            case "inline":
+                if self._binder(attempt.handler).is_quick(attempt.args):
+                    self._run_inline(activation, attempt.args, attempt.port.load)
+                else:
+                    activation.task = activation.loop.create_task(self._prepare_inline(activation))
+            case "sync":
+                self._run_sync(activation)
+            case "process":
+                activation.task = activation.loop.create_task(self._run_process(activation))
+
+    def answer(self, run_no: int, node: str, path: str, wait_id: str, outcome: str, value: bytes) -> bool:
+        activation = self._live.get((run_no, node, path))
+        if activation is None:
+            return False
+        activation.answer(wait_id, outcome, value)
+        return True
+
+    def is_live(self, run_no: int, node: str, path: str) -> bool:
+        return (run_no, node, path) in self._live
+
+    def all_parked(self, run_no: int, node: str, path: str) -> bool:
+        activation = self._live.get((run_no, node, path))
+        return activation is not None and activation.all_parked
+
+    def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
+        activation = self._live.get((run_no, node, path))
+        if activation is not None:
+            activation.cancel(grace_seconds)
+
+    def unwind(self, run_no: int) -> None:
+        for key in list(self._by_run.get(run_no, ())):
+            activation = self._live[key]
+            activation.leave()
+            if activation.task is not None:
+                self._leaving.add(activation.task)
+                activation.task.add_done_callback(self._leaving.discard)
+                if not activation.all_parked:
+                    activation.loop.call_later(self._grace_seconds, activation.task.cancel)
+            activation.left()  # nobody waits for it: its place is free now
+
+    def progress(self, run_no: int) -> dict[tuple[str, str], tuple[float, float | None, str]]:
+        """What bodies of a run said about how far they are."""
+        keys = self._by_run.get(run_no, ())
+        found = {(k[1], k[2]): self._live[k].progress for k in keys}
+        return {key: progress for key, progress in found.items() if progress is not None}
+
+    async def stop(self, grace_seconds: float) -> None:
+        activations = list(self._live.values())
+        for activation in activations:
+            activation.leave(stopping=True)
+        tasks = [*(a.task for a in activations if a.task is not None), *self._leaving]
+        deadline = asyncio.get_running_loop().time() + grace_seconds
+        while (self._live or self._leaving) and asyncio.get_running_loop().time() < deadline:
+            pending = [t for t in tasks if not t.done()]
+            if pending:
+                await asyncio.wait(pending, timeout=min(0.05, grace_seconds))
+            else:
+                await asyncio.sleep(0.005)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        for activation in list(self._live.values()):
+            activation.left()
+        if self._threads is not None:
+            await self._threads.close(0.0)
+        if self._processes is not None:
+            await self._processes.close()
+
+    def _gone(self, activation: Activation, left: bool) -> None:
+        key = activation.attempt.key
+        if self._live.get(key) is activation:
+            del self._live[key]
+            keys = self._by_run[key[0]]
+            keys.discard(key)
+            if not keys:
+                del self._by_run[key[0]]
+        activation.attempt.on_left((key[1], key[2]), left)
+
+    # --- how a body runs -----------------------------------------------------------------------------------
+
+    def _binder(self, handler: Handler) -> Binder:
+        binder = self._binders.get(handler.name)
+        if binder is None or binder.handler is not handler:
+            binder = self._binders[handler.name] = Binder(handler)
+        return binder
+
+    async def _prepare(self, activation: Activation) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments from stored bytes, and the memory of an earlier life of the body."""
+        attempt = activation.attempt
+        binder = self._binder(attempt.handler)
+        if binder.is_quick(attempt.args):
+            bound = binder.bind(attempt.args, attempt.port.load)
+        else:
+            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+            bound = binder.bind(data, lambda ready: ready)
+        if attempt.has_memory and attempt.handler.takes_ctx:
+            await attempt.port.flushed()
+            activation.memory = Memory.read(attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq))
+        return bound
+
+    async def _run_async(self, activation: Activation) -> None:
+        handler = activation.attempt.handler
+        current_body.set(handler.name)
+        try:
+            attempt, binder = activation.attempt, self._binder(handler)
+            if attempt.has_memory or not binder.is_quick(attempt.args):
+                args, kwargs = await self._prepare(activation)
+            else:
+                args, kwargs = binder.bind(attempt.args, attempt.port.load)
+            if handler.takes_ctx:
+                args.insert(0, Context(activation))
+            activation.start_clock(self._grace_seconds)
+            result = await handler.fn(*args, **kwargs)
+        except asyncio.CancelledError:
+            activation.interrupted()
+        except (KeyboardInterrupt, SystemExit) as e:
+            activation.failed(e)
+        except BaseException as e:  # noqa: BLE001 - user code may raise anything
+            activation.failed(e)
+        else:
+            if activation.leaving and not activation.stopping:
+                activation.left()
+            else:
+                activation.completed(result)
+
+    async def _prepare_inline(self, activation: Activation) -> None:
+        """The whole output of a map is read first; the body itself does not wait."""
+        attempt = activation.attempt
+        try:
+            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+        except asyncio.CancelledError:
+            activation.interrupted()
+        except HoldfastError as e:
+            activation.failed(e)
+        else:
+            activation.task = None
+            self._run_inline(activation, data, lambda ready: ready)
+
+    def _run_inline(self, activation: Activation, located: dict[str, Any], load: Callable[[Any], bytes]) -> None:
+        """A quick sync body on the loop: it must not wait, and its arguments are at hand or read at once."""
+        handler = activation.attempt.handler
+        token = current_body.set(handler.name)
+        try:
+            args, kwargs = self._binder(handler).bind(located, load)
+            if handler.takes_ctx:
+                args.insert(0, InlineContext(activation))
+            result = handler.fn(*args, **kwargs)
+        except BaseException as e:  # noqa: BLE001 - user code may raise anything
+            activation.failed(e)
+        else:
+            activation.completed(result)
+        finally:
+            current_body.reset(token)
+
+    def _run_sync(self, activation: Activation) -> None:
+        attempt = activation.attempt
+        if attempt.has_memory or not self._binder(attempt.handler).is_quick(attempt.args):
+            activation.task = activation.loop.create_task(self._prepare_sync(activation))
+            return
+        try:
+            bound = self._binder(attempt.handler).bind(attempt.args, attempt.port.load)
+        except HoldfastError as e:
+            activation.failed(e)
+            return
+        self._start_thread(activation, bound)
+
+    async def _prepare_sync(self, activation: Activation) -> None:
+        try:
+            bound = await self._prepare(activation)
+        except asyncio.CancelledError:
+            activation.interrupted()
+            return
+        except HoldfastError as e:
+            activation.failed(e)
+            return
+        activation.task = None
+        self._start_thread(activation, bound)
+
+    def _start_thread(self, activation: Activation, bound: tuple[list[Any], dict[str, Any]]) -> None:
+        handler = activation.attempt.handler
+        args, kwargs = bound
+        ctx: SyncContext | None = None
+        if handler.takes_ctx:
+            ctx = SyncContext(activation)
+            args.insert(0, ctx)
+
+        def body() -> Any:
+            current_body.set(handler.name)
+            return handler.fn(*args, **kwargs)
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if error is None and (not activation.leaving or activation.stopping):
+                activation.completed(result)
+            elif error is None or isinstance(error, Suspended):
+                activation.left()
+            elif isinstance(error, asyncio.CancelledError):
+                activation.interrupted()
+            else:
+                activation.failed(error)
+
+        if self._threads is None:
+            self._threads = ThreadBodies(self._thread_count)
+        try:
+            job: ThreadJob = self._threads.start(body, done)
+        except HoldfastError as e:
+            activation.failed(e)
+            return
+        activation.thread = job
+        activation.start_clock(self._grace_seconds)
+
+    async def _run_process(self, activation: Activation) -> None:
+        attempt = activation.attempt
+        if self._processes is None:
+            self._processes = ProcessBodies(self._process_count)
+        try:
+            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+            body = b",".join(msgspec.json.encode(k) + b":" + v for k, v in data.items())
+            activation.start_clock(self._grace_seconds)
+            result = await self._processes.run(attempt.handler, b"{" + body + b"}")
+        except asyncio.CancelledError:
+            activation.interrupted()
+        except Exception as e:  # noqa: BLE001 - a process body may raise anything
+            activation.failed(e)
+        else:
+            activation.completed_bytes(result)

@@ -1,0 +1,300 @@
+"""Loading: a workflow's code, by the user's word or by the place that a run recorded.
+
+Owns: importing a file or module so that its handlers and workflows are registered under the names that journals hold,
+    and the rule which recorded code may be imported at all (SEMANTICS 17).
+Never: decides when to load; a server runs only what it was given.
+Invariants: a file is executed once per process, under its stem, also when it is `__main__`; every failure is one
+    UsageError or MissingCode that says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import linecache
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from holdfast.model import handlers
+from holdfast.model.errors import MissingCode, UsageError
+from holdfast.model.handlers import CodeLocation
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+
+def load_target(target: str) -> tuple[ModuleType, Any]:
+    """The module and the workflow that `FILE.py:NAME` or `package.module:NAME` names; NAME may be left out when there
+    is only one. UsageError when there is no such file, module or workflow, or when it cannot be imported."""
+    place, name = _split(target)
+    module = load_file(place) if _looks_like_file(place) else load_module(place, os.getcwd())
+    return module, _named(module, name, place) if name else _only(module, place)
+
+
+def load_file(path: str | Path, name: str | None = None) -> ModuleType:
+    """Import a .py file under its stem (or `name`), with its directory first on sys.path.
+
+    A file that is loaded already, as `__main__` too, is not executed again. UsageError when it is missing, when another
+    module has that name, or when importing it fails."""
+    file = _existing(path)
+    name = name or file.stem
+    for known in ("__main__", name):
+        module = sys.modules.get(known)
+        if module is not None and _file_of(module) == file:
+            sys.modules[name] = module
+            return module
+    if name in sys.modules:
+        taken_by = _file_of(sys.modules[name]) or "a built-in module"
+        raise UsageError(f"{file} cannot be loaded: its name {name!r} is taken by {taken_by}. Rename the file")
+    _put_first(str(file.parent))
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{file} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _clear_errors(str(file)):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return sys.modules.get(name, module)
+
+
+def load_module(name: str, sys_path: str = "") -> ModuleType:
+    """Import a module by its dotted name, with `sys_path` first on sys.path. UsageError when that fails."""
+    if sys_path:
+        _put_first(sys_path)
+    try:
+        with _clear_errors(name):
+            return importlib.import_module(name)
+    except UsageError as error:
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and missing.name and f"{name}.".startswith(f"{missing.name}."):
+            raise UsageError(
+                f"there is no module {missing.name!r} here (looked in {sys_path or 'sys.path'} and in the installed "
+                f"packages). A file is given with its ending: {name.replace('.', '/')}.py"
+            ) from None
+        raise
+
+
+def load_code(code: CodeLocation) -> ModuleType:
+    """Import the code at a location, under the module name that its handlers have. UsageError when that fails."""
+    if code.kind == "module" or "." in code.module:  # a file of a package was run as `python -m package.module`
+        return load_module(code.module, code.sys_path)
+    return load_file(code.file, code.module or None)
+
+
+def load_recorded(code: CodeLocation, database_path: str | None) -> ModuleType:
+    """Import the code that a run recorded, so that it can be resumed with nothing but its database.
+
+    The database decides which file is executed, so both must be the calling user's alone; `database_path` is None for
+    a store that is not a file. MissingCode says why not and how to give the code by hand."""
+    name = code.name or "the workflow"
+    if code.kind == "process":
+        raise MissingCode(
+            f"{name} was defined in a notebook, a prompt or inside a function, where no other process can find it. "
+            "Move it to the top level of a file and name that with --code FILE.py, or resume it where it is defined"
+        )
+    if not code.file or not os.path.isfile(code.file):
+        raise MissingCode(
+            f"the code of {name} is gone: it was in {code.file or code.module or 'a place that was not recorded'}. "
+            "If it was moved, say where with --code FILE.py"
+        )
+    directory = code.sys_path or str(Path(code.file).parent)
+    for path in (database_path, code.file, directory):
+        if reason := _not_ours(path):
+            raise MissingCode(
+                f"{code.file} is not loaded by itself, because {reason}: somebody else could make you run their code. "
+                f"If you trust it, say so with --code {code.file}"
+            )
+    module = load_code(code)
+    if code.name and _attribute(module, code.name) is None and code.name not in handlers.workflow_names():
+        raise MissingCode(f"{code.file} has no {code.name} any more. If it was moved, say where with --code FILE.py")
+    return module
+
+
+def user_frames(traceback: TracebackType | None) -> tuple[str, ...]:
+    """The user's own frames of a traceback, `file:line in function: source line`, outermost first, without locals.
+
+    Frames of libraries are left out, unless there are no others; Holdfast's own always are."""
+    frames: list[tuple[bool, str]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        file = code.co_filename
+        if not file.startswith((_PACKAGE, "<frozen ")):
+            line = linecache.getline(file, traceback.tb_lineno).strip()
+            library = file.startswith(_STDLIB) or f"{os.sep}site-packages{os.sep}" in file
+            frames.append((library, f"{file}:{traceback.tb_lineno} in {code.co_name}" + (f": {line}" if line else "")))
+        traceback = traceback.tb_next
+    own = tuple(frame for library, frame in frames if not library)
+    return own or tuple(frame for _, frame in frames)
+
+
+# --- finding the workflow ----------------------------------------------------------------------------------------
+
+
+def workflows_in(module: ModuleType) -> dict[str, Any]:
+    """The workflows at the top level of a module, by the names they have there; its own ones if it has any, else the
+    ones it imported."""
+    found = {key: value for key, value in vars(module).items() if _is_workflow(value)}
+    own = {key: value for key, value in found.items() if _home(value) in (module.__name__, "__main__")}
+    return own or found
+
+
+def _named(module: ModuleType, name: str, place: str) -> Any:
+    found = _attribute(module, name)
+    if found is not None and _is_workflow(found):
+        return found
+    known = workflows_in(module)
+    for workflow in known.values():
+        if workflow.name == name:
+            return workflow
+    names = ", ".join(known) or "none"
+    if found is not None:
+        raise UsageError(
+            f"{name!r} in {place} is not a workflow but a {type(found).__name__}. Workflows there: {names}. "
+            "A workflow is a function with @hf.workflow"
+        )
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise UsageError(f"{place} has no workflow {name!r}.{hint} Workflows there: {names}")
+
+
+def _only(module: ModuleType, place: str) -> Any:
+    known = workflows_in(module)
+    if len({workflow.name for workflow in known.values()}) == 1:  # `flow.named(...)` is the same one
+        return next(iter(known.values()))
+    if not known:
+        raise UsageError(f"{place} has no workflow: put @hf.workflow on a function at its top level")
+    raise UsageError(f"{place} has several workflows, so name one: " + ", ".join(f"{place}:{name}" for name in known))
+
+
+def _is_workflow(value: Any) -> bool:
+    """Workflows are told by what they are registered as: the authoring API is not known here."""
+    if isinstance(value, type | ModuleType) or not callable(value):
+        return False
+    try:
+        name = value.name
+    except Exception:  # noqa: BLE001 - any object of the user's module, with any __getattr__
+        return False
+    return isinstance(name, str) and name in handlers.workflow_names()
+
+
+def _home(workflow: Any) -> str:
+    """The module whose code a workflow is."""
+    return str(getattr(getattr(workflow, "fn", workflow), "__module__", ""))
+
+
+def _attribute(module: ModuleType, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _split(target: str) -> tuple[str, str]:
+    if target.endswith(".py"):  # also C:\flow.py
+        return target, ""
+    place, colon, name = target.rpartition(":")
+    place, name = (place, name) if colon else (target, "")
+    if not place:
+        raise UsageError(f"{target!r} does not say where the workflow is: use FILE.py:NAME or package.module:NAME")
+    return place, name
+
+
+def _looks_like_file(place: str) -> bool:
+    return place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
+
+
+def _existing(path: str | Path) -> Path:
+    file = Path(path).expanduser().resolve()
+    if file.is_file():
+        return file
+    if file.is_dir():
+        raise UsageError(f"{path} is a directory: name a file, as in {path}/FILE.py:NAME")
+    siblings = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+    close = difflib.get_close_matches(file.name, siblings, n=3)
+    hint = f" Did you mean {' or '.join(str(file.parent / name) for name in close)}?" if close else ""
+    raise UsageError(f"there is no file {file}.{hint}")
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def _put_first(directory: str) -> None:
+    if sys.path[:1] != [directory]:
+        sys.path[:] = [directory, *(entry for entry in sys.path if entry != directory)]
+
+
+@contextmanager
+def _clear_errors(what: str) -> Iterator[None]:
+    """Turn whatever an import raises into one UsageError that shows the user's line."""
+    try:
+        yield
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}" if error.filename else what
+        line = f"\n  {error.text.strip()}" if error.text else ""
+        raise UsageError(f"{what} cannot be imported: {place}: {type(error).__name__}: {error.msg}{line}") from error
+    except SystemExit as error:
+        raise UsageError(
+            f"{what} cannot be imported: it exits by itself{_where(error)}\n"
+            'Put what should only happen when it is run as a script under `if __name__ == "__main__":`'
+        ) from error
+    except Exception as error:  # the user's module may raise anything
+        hint = ""
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            hint = "\nA file of a package is given as package.module:NAME"
+        raise UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}{_where(error)}{hint}") from error
+
+
+def _where(error: BaseException) -> str:
+    frames = user_frames(error.__traceback__)
+    return f"\n  {frames[-1]}" if frames else ""
+
+
+# --- who may have written it -------------------------------------------------------------------------------------
+
+
+def _not_ours(path: str | None) -> str:
+    """Why somebody else could have written this file or directory; empty when nobody could."""
+    if path is None:
+        return "the store is not a file of yours"
+    if not hasattr(os, "getuid"):
+        return ""  # Windows: a profile's files are the user's own, and there are no bits to ask
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return f"{path} cannot be examined ({error.strerror})"
+    if status.st_uid != os.getuid():
+        return f"{path} belongs to another user"
+    if status.st_mode & stat.S_IWOTH:
+        return f"{path} can be written by everybody"
+    if status.st_mode & stat.S_IWGRP and not _private(status.st_gid):
+        return f"{path} can be written by its group"
+    return ""
+
+
+def _private(gid: int) -> bool:
+    """Whether a group has nobody in it but the calling user: many systems give each user one, and umask 002 with it."""
+    import grp  # here, because Windows has neither
+    import pwd
+
+    try:
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

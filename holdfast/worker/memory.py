@@ -1,0 +1,279 @@
+"""Memory: the remembered calls of one body.
+
+Owns: positions, scopes, digests, and which memo answers which call (or that none may).
+Never: talks to the store; it is built from events and told of new ones.
+Rule: a call takes its position when it is made. It is answered by the author's key; else by the memo at its position if
+kind, name and digest agree; else by an unused memo that agrees. A memo at its position and nothing that agrees is a
+StepMismatch. Never a wrong value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model import values
+from holdfast.model.errors import NotSerialisable, StepMismatch
+from holdfast.model.ids import derived
+
+
+class Call(msgspec.Struct):
+    """A remembered call, as it was made."""
+
+    scope: str
+    position: int
+    kind: str
+    name: str
+    digest: str
+    key: str | None
+    step_key: str
+    """What its idempotency key is derived from."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+
+class Memo(msgspec.Struct):
+    """What is remembered of a call."""
+
+    position: int
+    kind: str
+    name: str
+    digest: str
+    key: str | None
+    output: bytes | None = None
+    """The result, when it has one."""
+    error: ev.ErrorInfo | None = None
+    failures: int = 0
+    retry_at: int | None = None
+    started: bool = False
+    """The start of its latest try was committed (a node whose on_crash forbids to repeat it), and not how it ended."""
+    wait_id: str | None = None
+    outcome: str | None = None
+    """How the wait was closed."""
+    used: bool = False
+
+
+class _Scope:
+    __slots__ = ("by_key", "by_position", "counts", "made", "next_position", "unused")
+
+    def __init__(self) -> None:
+        self.next_position = 0
+        self.by_position: dict[int, Memo] = {}
+        self.by_key: dict[str, Memo] = {}
+        self.unused: dict[tuple[str, str, str], list[Memo]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+        self.made: dict[int, tuple[str, str, str]] = {}
+        """What this life has called at a position: the memo there is kept for it. Only where there are memos."""
+
+
+class Memory:
+    """Every remembered call of an activation, by scope. Empty for a body that runs for the first time."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, _Scope] = {}
+        self._by_wait: dict[str, Memo] = {}
+        self.checkpoint: bytes | None = None
+        self.checkpoints = 0
+        self.calls = 0
+
+    @classmethod
+    def read(cls, rows: Iterable[tuple[str, bytes]]) -> Memory:
+        """The memory that an instance's events (type and data) tell, since its last checkpoint."""
+        memory = cls()
+        for type_name, data in rows:
+            memory._learn(ev.decode(type_name, data))
+        return memory
+
+    def _learn(self, e: Any) -> None:
+        match e:
+            case ev.NodeCheckpointed():
+                self._scopes, self._by_wait, self.calls = {}, {}, 0
+                self.checkpoint, self.checkpoints = bytes(e.value), e.number
+            case ev.StepCompleted():
+                memo = self._memo(e.scope, e)
+                if memo.output is not None:  # an equal call had taken what was remembered at this position
+                    memo = self._another(e.scope, e)
+                memo.output = bytes(e.output)
+            case ev.StepFailed():
+                memo = self._memo(e.scope, e)
+                memo.error, memo.failures, memo.retry_at, memo.started = e.error, e.attempt, e.retry_at, False
+            case ev.StepStarted():
+                self._memo(e.scope, e).started = True
+            case ev.WaitOpened() if e.call:
+                memo = self._memo(e.call["scope"], msgspec.convert(e.call, _CallShape))
+                memo.wait_id, memo.outcome, memo.output = e.wait_id, None, None
+                self._by_wait[e.wait_id] = memo
+            case ev.WaitClosed():
+                closed = self._by_wait.get(e.wait_id)
+                if closed is not None:
+                    closed.outcome, closed.output = e.outcome, bytes(e.value)
+            case ev.NodeFailed():
+                self._forget_failures()
+
+    def _memo(self, scope_name: str, e: Any) -> Memo:
+        scope = self._scope(scope_name)
+        memo = scope.by_position.get(e.position)
+        if memo is None or (memo.kind, memo.name, memo.digest) != (e.kind, e.name, e.digest):
+            memo = Memo(e.position, e.kind, e.name, e.digest, e.key)
+            scope.by_position[e.position] = memo
+            scope.unused.setdefault((e.kind, e.name, e.digest), []).append(memo)
+            if e.key is not None:
+                scope.by_key[e.key] = memo
+            self.calls += 1
+        return memo
+
+    def _another(self, scope_name: str, e: Any) -> Memo:
+        """A second memo of equal calls at one position; it answers whichever of them asks later."""
+        memo = Memo(e.position, e.kind, e.name, e.digest, e.key)
+        self._scope(scope_name).unused[e.kind, e.name, e.digest].append(memo)
+        self.calls += 1
+        return memo
+
+    def _forget_failures(self) -> None:
+        """The body failed after these: its next attempt tries them again."""
+        for scope in self._scopes.values():
+            for memo in list(scope.by_position.values()):
+                failed_wait = memo.outcome in ("failed", "cancelled")
+                if (memo.error is not None and memo.output is None) or failed_wait:
+                    del scope.by_position[memo.position]
+                    scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
+                    if memo.key is not None:
+                        del scope.by_key[memo.key]
+
+    def _scope(self, name: str) -> _Scope:
+        scope = self._scopes.get(name)
+        if scope is None:
+            scope = self._scopes[name] = _Scope()
+        return scope
+
+    def close(self, value: bytes) -> None:
+        """A checkpoint: what came before is not read any more."""
+        self._scopes, self._by_wait, self.calls = {}, {}, 0
+        self.checkpoint = value
+        self.checkpoints += 1
+
+    def call(self, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Call:
+        """A call takes its position, now."""
+        if self.checkpoints:
+            scope_name = f"c{self.checkpoints}/{scope_name}"
+        scope = self._scope(scope_name)
+        position = scope.next_position
+        scope.next_position += 1
+        return self._made(scope, scope_name, position, kind, name, args, key)
+
+    def item(self, parent: Call, index: int, kind: str, name: str, args: Any) -> Call:
+        """An item of a map: its place is its index."""
+        scope_name = f"{parent.scope}m{parent.position}"
+        return self._made(self._scope(scope_name), scope_name, index, kind, name, args, None)
+
+    def _made(
+        self, scope: _Scope, scope_name: str, position: int, kind: str, name: str, args: Any, key: str | None
+    ) -> Call:
+        self.calls += 1
+        try:
+            digest = hashlib.blake2b(values.canonical(args), digest_size=8).hexdigest()
+            nth = scope.counts.get((name, digest), 0)
+            scope.counts[name, digest] = nth + 1
+            facts: tuple[Any, ...] = (scope_name, kind, name, digest, nth)
+        except NotSerialisable:
+            digest = ""
+            facts = (scope_name, kind, name, position)
+        if key is not None:
+            facts = (scope_name, "key", key)
+        elif scope.by_position:
+            scope.made[position] = (kind, name, digest)
+        return Call(scope_name, position, kind, name, digest, key, "\x1f".join(map(str, facts)))
+
+    def recall(self, call: Call) -> Memo | None:
+        """The memo that answers a call; None: it is new. Raises StepMismatch when the code has changed under it."""
+        scope = self._scopes.get(call.scope)
+        if scope is None:
+            return None
+        if call.key is not None:
+            memo = scope.by_key.get(call.key)
+            if memo is not None and (memo.kind, memo.name) != (call.kind, call.name):
+                raise _mismatch(call, memo)
+            return self._use(scope, memo)
+        memo = self._find(scope, call)
+        if memo is not None:
+            return self._use(scope, memo)
+        at_position = scope.by_position.get(call.position)
+        if at_position is not None and not _agree(call, at_position):
+            raise _mismatch(call, at_position)
+        return None
+
+    @staticmethod
+    def _find(scope: _Scope, call: Call) -> Memo | None:
+        """The memo at its position, else an unused one that agrees and is not kept for the call at its own position."""
+        at_position = scope.by_position.get(call.position)
+        if at_position is not None and not at_position.used and _agree(call, at_position):
+            return at_position
+        shape = (call.kind, call.name, call.digest)
+        for memo in scope.unused.get(shape, ()):
+            if memo.key is None and (
+                memo is not scope.by_position.get(memo.position) or scope.made.get(memo.position) != shape
+            ):
+                return memo
+        return None
+
+    def is_new(self, call: Call) -> bool:
+        """Whether nothing is remembered of a call yet; asks without answering it."""
+        scope = self._scopes.get(call.scope)
+        if scope is None:
+            return True
+        if call.key is not None:
+            return call.key not in scope.by_key
+        return self._find(scope, call) is None
+
+    @staticmethod
+    def _use(scope: _Scope, memo: Memo | None) -> Memo | None:
+        if memo is not None and not memo.used:
+            memo.used = True
+            scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
+        return memo
+
+
+class _CallShape(msgspec.Struct):
+    """The part of a wait's call that a memo is made of."""
+
+    position: int
+    kind: str
+    name: str
+    digest: str
+    key: str | None = None
+
+
+def _agree(call: Call, memo: Memo) -> bool:
+    return (call.kind, call.name, call.digest) == (memo.kind, memo.name, memo.digest)
+
+
+def _mismatch(call: Call, memo: Memo) -> StepMismatch:
+    def show(c: Call | Memo) -> str:
+        return f"{c.kind} {c.name!r} (arguments {c.digest or 'not encodable'}{f', key {c.key!r}' if c.key else ''})"
+
+    differs = [
+        word
+        for word, a, b in (
+            ("the kind of call", call.kind, memo.kind),
+            ("the function", call.name, memo.name),
+            ("the arguments", call.digest, memo.digest),
+        )
+        if a != b
+    ]
+    return StepMismatch(
+        f"at position {call.position} of scope {call.scope or 'body'!r} the code now calls {show(call)}, but what is "
+        f"remembered there is {show(memo)}: {' and '.join(differs)} differ(s). Ways on: give the call a key "
+        "(ctx.keyed('...').step(...)); use ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance; fork "
+        "the run before this step; or keep the old code for runs that began with it."
+    )
+
+
+def idempotency_key(run_id: str, key_epoch: int, node: str, path: str, visit: int, step_key: str | None) -> str:
+    """Stable across attempts, engines and branches that inherit it; what the receiver of an effect may go by."""
+    facts: tuple[Any, ...] = (run_id, key_epoch, node, path, visit)
+    return derived("key_", *facts, *(() if step_key is None else (step_key,)), size=15)

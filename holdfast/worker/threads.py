@@ -1,0 +1,218 @@
+"""Thread bodies: where the plain `def` bodies of an engine run.
+
+Owns: the threads, the way a job gets into one, and the way its result gets back to the event loop.
+Never: knows what a body is, kills a thread (nobody can), retries.
+Invariants: `done` is called on the loop's thread, at most once a job, and never after `give_up`; at most `threads`
+threads take jobs; counts are changed on the loop's thread only.
+On crash: nothing to undo; threads are daemons and hold nothing durable.
+
+A job costs one queue put and one deque append. The loop is woken once for all results that are there when it looks,
+not once a result: the wake (a write to a socket, a turn of the GIL) is what makes `asyncio.to_thread` slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from holdfast.model.errors import UsageError
+from holdfast.model.limits import GIVEN_UP_THREADS_MAX, GRACE_SECONDS, SYNC_THREADS
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class _Stage(Enum):
+    QUEUED = "queued"
+    STARTED = "started"
+    ENDED = "ended"
+    GIVEN_UP = "given up"
+
+
+class ThreadJob:
+    """One call in the pool. The loop's thread holds it to ask whether it began, or to give it up."""
+
+    __slots__ = ("_context", "_done", "_job", "_lock", "_pool", "_stage", "_wanted", "started")
+
+    def __init__(self, pool: ThreadBodies, job: Callable[[], Any], done: Done) -> None:
+        self._pool = pool
+        self._job = job
+        self._done = done
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()  # between this job's thread and give_up, nobody else
+        self._stage = _Stage.QUEUED
+        self._wanted = True
+        self.started = False
+        """Whether the body began; after `give_up` this does not change any more."""
+
+    def give_up(self) -> None:
+        """Stop waiting: `done` will not be called. A queued job never begins; the thread of a started one is written
+        off (another takes its place) until its body returns. A second call does nothing. On the loop's thread only."""
+        if self._wanted:
+            self._wanted = False
+            self._pool._give_up(self)
+
+    def _withdraw(self) -> _Stage:
+        """Mark as given up and tell what it was."""
+        with self._lock:
+            was = self._stage
+            if was is not _Stage.ENDED:
+                self._stage = _Stage.GIVEN_UP
+            return was
+
+    def _run(self) -> tuple[Any, BaseException | None] | None:
+        """Run the body in a thread of the pool; None when it was withdrawn before it began."""
+        with self._lock:
+            if self._stage is not _Stage.QUEUED:
+                return None
+            self._stage = _Stage.STARTED
+            self.started = True
+        try:
+            return self._context.run(self._job), None
+        except BaseException as error:  # noqa: BLE001 - user code; SystemExit must reach its node, not end our thread
+            return None, error
+
+    def _end(self) -> bool:
+        """Mark as ended; False when it was given up meanwhile, and with it the thread that calls."""
+        with self._lock:
+            if self._stage is _Stage.GIVEN_UP:
+                return False
+            self._stage = _Stage.ENDED
+            return True
+
+
+class ThreadBodies:
+    """The pool. Made on the event loop that it serves.
+
+    job = bodies.start(lambda: charge(order), done)     # done(value, None) or done(None, exception), on the loop
+    """
+
+    def __init__(self, threads: int = SYNC_THREADS, given_up_max: int = GIVEN_UP_THREADS_MAX) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads_max = threads
+        self._given_up_max = given_up_max
+        self._queue: SimpleQueue[ThreadJob | None] = SimpleQueue()
+        self._ended: deque[tuple[ThreadJob, Any, BaseException | None]] = deque()
+        self._woken = False
+        self._threads = 0  # those that take jobs; given-up ones are not among them
+        self._busy = 0  # jobs started here whose result has not been taken yet
+        self._given_up = 0
+        self._closed = False
+        self._deaf = False
+        self._quiet: asyncio.Future[None] | None = None
+
+    @property
+    def free(self) -> int:
+        """How many more jobs would begin at once."""
+        return max(0, self._threads_max - self._busy)
+
+    @property
+    def given_up(self) -> int:
+        """Threads that are lost to bodies that have not returned since they were given up."""
+        return self._given_up
+
+    def start(self, job: Callable[[], Any], done: Done) -> ThreadJob:
+        """Run `job` in a thread, in a copy of the caller's context; it queues when no thread is free."""
+        if self._closed:
+            raise UsageError("the engine is closing and takes no more sync bodies")
+        if self._given_up > self._given_up_max:
+            raise UsageError(
+                f"this engine takes no more sync bodies: {self._given_up} threads are lost to bodies that went on "
+                f"after their timeout or cancellation (at most {self._given_up_max} are allowed). Let those bodies "
+                "look at ctx.cancelled, or declare them with process=True, which can be killed; then restart the engine"
+            )
+        entry = ThreadJob(self, job, done)
+        self._busy += 1
+        self._grow()
+        self._queue.put(entry)
+        return entry
+
+    async def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Take no more jobs, wait up to `grace_seconds` for the ones that are here, then end the threads.
+
+        What has not ended by then is not reported any more. Its threads are daemons: they do not keep the interpreter.
+        """
+        self._closed = True
+        if self._busy and grace_seconds > 0:
+            self._quiet = self._loop.create_future()
+            await asyncio.wait([self._quiet], timeout=grace_seconds)
+        self._deaf = True
+        with contextlib.suppress(Empty):
+            while entry := self._queue.get_nowait():
+                entry.give_up()
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    # --- on the loop's thread ----------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        if self._threads < min(self._busy, self._threads_max):
+            try:
+                threading.Thread(target=self._serve, name="holdfast-body", daemon=True).start()
+            except RuntimeError:  # the system gives us no more threads
+                if not self._threads:
+                    self._busy -= 1
+                    raise
+            else:
+                self._threads += 1
+
+    def _give_up(self, entry: ThreadJob) -> None:
+        match entry._withdraw():
+            case _Stage.QUEUED:
+                self._settle()
+            case _Stage.STARTED:
+                self._given_up += 1
+                self._threads -= 1
+                self._settle()
+                self._grow()  # what queues behind it must not wait for the lost thread
+            case _Stage.ENDED | _Stage.GIVEN_UP:
+                pass  # its result is on the way; _take drops it
+
+    def _take(self) -> None:
+        """Hand over the results that are here."""
+        self._woken = False  # before looking: a result that comes after the look wakes the loop again
+        count = len(self._ended)
+        try:
+            while count:
+                count -= 1
+                entry, value, error = self._ended.popleft()
+                if entry._stage is _Stage.GIVEN_UP:
+                    self._given_up -= 1  # a lost body has returned after all, and its thread has ended
+                    continue
+                self._settle()
+                if entry._wanted and not self._deaf:
+                    entry._wanted = False
+                    entry._done(value, error)
+        finally:
+            if count:  # a `done` raised: the results behind it are not its fault
+                self._loop.call_soon(self._take)
+
+    def _settle(self) -> None:
+        self._busy -= 1
+        if not self._busy and self._quiet and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    # --- in the threads ----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            outcome = entry._run()
+            if outcome is None:
+                continue
+            ours = entry._end()
+            self._ended.append((entry, *outcome))
+            del entry, outcome  # an idle thread keeps no result alive
+            if not self._woken:
+                self._woken = True
+                try:
+                    self._loop.call_soon_threadsafe(self._take)
+                except RuntimeError:  # the loop is closed: nobody is left to hear it
+                    return
+            if not ours:
+                return

@@ -1,0 +1,386 @@
+"""Loading code: by the user's word, with clear mistakes, and by a run's record only when nobody else can write it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.model import handlers
+from holdfast.model.errors import MissingCode, UsageError
+from holdfast.model.handlers import CodeLocation
+from holdfast.worker.loading import load_file, load_recorded, load_target, workflows_in
+
+WORKFLOW = """
+from holdfast.model import handlers
+
+class Workflow:
+    def __init__(self, fn, name):
+        self.fn = fn
+        self.name = name
+        handlers.register_workflow(name, lambda: None)
+
+    def __call__(self):
+        return self.fn()
+
+def workflow(fn):
+    return Workflow(fn, fn.__name__)
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test loads is gone after it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(handlers, "_workflows", {})
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if not name.startswith("holdfast"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file of the user's, with the decorator that a workflow needs."""
+
+    def write(name: str, text: str) -> Path:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(WORKFLOW + textwrap.dedent(text))
+        file.chmod(0o600)
+        return file
+
+    return write
+
+
+ONE = """
+@workflow
+def fulfil():
+    return 1
+"""
+
+TWO = (
+    ONE
+    + """
+@workflow
+def refund():
+    return 2
+
+def charge():
+    pass
+"""
+)
+
+
+# --- by the user's word ----------------------------------------------------------------------------------------
+
+
+def test_file_and_name(write: Write) -> None:
+    file = write("hf_shop.py", TWO)
+    module, workflow = load_target(f"{file}:refund")
+    assert (module.__name__, workflow.name, sys.path[0]) == ("hf_shop", "refund", str(file.parent))
+    assert sys.modules["hf_shop"] is module
+
+
+def test_relative_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write("hf_shop.py", ONE)
+    monkeypatch.chdir(file.parent)
+    assert load_target("hf_shop.py:fulfil")[0].__file__ == str(file)
+
+
+def test_the_only_workflow_needs_no_name(write: Write) -> None:
+    assert load_target(str(write("hf_shop.py", ONE)))[1].name == "fulfil"
+
+
+def test_a_file_is_executed_once(write: Write) -> None:
+    file = write("hf_shop.py", ONE)
+    assert load_file(file) is load_file(str(file)) is load_target(f"{file}:fulfil")[0]
+
+
+def test_neighbours_can_be_imported_and_their_workflows_do_not_count(write: Write) -> None:
+    write("hf_child.py", "@workflow\ndef pack(): pass\n")
+    file = write("hf_shop.py", "from hf_child import pack\n" + ONE)
+    module, workflow = load_target(str(file))
+    assert workflow.name == "fulfil"
+    assert list(workflows_in(module)) == ["fulfil"]
+    assert load_target(f"{file}:pack")[1].name == "pack"
+
+
+def test_several_workflows_and_no_name_lists_them(write: Write) -> None:
+    file = write("hf_shop.py", TWO)
+    with pytest.raises(UsageError, match=f"several workflows, so name one: {file}:fulfil, {file}:refund"):
+        load_target(str(file))
+
+
+def test_no_workflow_at_all(write: Write) -> None:
+    with pytest.raises(UsageError, match=r"has no workflow: put @hf\.workflow on a function"):
+        load_target(str(write("hf_shop.py", "")))
+
+
+def test_wrong_name_gets_close_matches(write: Write) -> None:
+    with pytest.raises(
+        UsageError, match=r"no workflow 'fulfill'\. Did you mean fulfil\? Workflows there: fulfil, refund"
+    ):
+        load_target(f"{write('hf_shop.py', TWO)}:fulfill")
+
+
+def test_name_of_something_else(write: Write) -> None:
+    with pytest.raises(
+        UsageError, match=r"'charge' in .* is not a workflow but a function\. Workflows there: fulfil, refund"
+    ):
+        load_target(f"{write('hf_shop.py', TWO)}:charge")
+
+
+def test_things_that_happen_to_have_the_name_of_a_workflow_are_none(write: Write) -> None:
+    file = write("hf_shop.py", ONE + "import logging\nlog = logging.getLogger('fulfil')\n")
+    assert load_target(str(file))[1].name == "fulfil"
+
+
+def test_missing_file_names_its_neighbour(write: Write, tmp_path: Path) -> None:
+    write("hf_shop.py", ONE)
+    with pytest.raises(UsageError, match=f"there is no file {tmp_path}/hf_shp.py. Did you mean {tmp_path}/hf_shop.py?"):
+        load_target(f"{tmp_path}/hf_shp.py:fulfil")
+
+
+def test_directory_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        load_target(f"{tmp_path}:fulfil")
+
+
+def test_no_place(write: Write) -> None:
+    with pytest.raises(UsageError, match="does not say where"):
+        load_target(":fulfil")
+
+
+def test_not_a_python_file(tmp_path: Path) -> None:
+    (tmp_path / "hf_shop.yaml").write_text("a: b")
+    with pytest.raises(UsageError, match=r"must end in \.py"):
+        load_target(f"{tmp_path}/hf_shop.yaml:fulfil")
+
+
+def test_syntax_error_shows_the_line(write: Write) -> None:
+    file = write("hf_shop.py", "\ndef broken(:\n")
+    line = file.read_text().splitlines().index("def broken(:") + 1
+    with pytest.raises(UsageError, match=rf"{file}:{line}: SyntaxError: .*\n  def broken\(:"):
+        load_file(file)
+
+
+def test_exception_on_import_shows_the_users_innermost_line(write: Write) -> None:
+    write("hf_child.py", "def divide(n):\n    return n / 0\n")
+    file = write("hf_shop.py", "from hf_child import divide\ndivide(1)\n")
+    with pytest.raises(
+        UsageError, match=r"ZeroDivisionError: division by zero\n  .*hf_child.py:\d+ in divide: return n / 0"
+    ):
+        load_file(file)
+    assert "hf_shop" not in sys.modules
+
+
+def test_a_file_that_failed_can_be_loaded_after_it_was_repaired(write: Write) -> None:
+    file = write("hf_shop.py", "1 / 0\n")
+    with pytest.raises(UsageError):
+        load_file(file)
+    file.write_text(WORKFLOW + ONE + "# repaired\n")
+    assert load_target(str(file))[1].name == "fulfil"
+
+
+def test_a_script_that_exits_says_how_not_to(write: Write) -> None:
+    with pytest.raises(UsageError, match=r"(?s)exits by itself.*__main__"):
+        load_file(write("hf_shop.py", "raise SystemExit(0)\n"))
+
+
+def test_a_relative_import_says_how_to_name_the_module(write: Write) -> None:
+    with pytest.raises(UsageError, match=r"given as package\.module:NAME"):
+        load_file(write("hf_pack/hf_shop.py", "from . import other\n"))
+
+
+def test_a_taken_name_is_not_replaced(write: Write) -> None:
+    with pytest.raises(UsageError, match=r"its name 'textwrap' is taken by .*textwrap\.py\. Rename the file"):
+        load_file(write("textwrap.py", ONE))
+    assert sys.modules["textwrap"] is textwrap
+
+
+def test_module_and_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("hf_pack/__init__.py", "")
+    file = write("hf_pack/hf_shop.py", ONE)
+    monkeypatch.chdir(file.parent.parent)
+    module, workflow = load_target("hf_pack.hf_shop:fulfil")
+    assert (module.__name__, workflow.name) == ("hf_pack.hf_shop", "fulfil")
+
+
+def test_missing_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no module 'hf_nowhere' here .* hf_nowhere/shop\.py"):
+        load_target("hf_nowhere.shop:fulfil")
+
+
+def test_module_that_misses_another_module_says_so(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write("hf_shop.py", "import hf_not_installed\n").parent)
+    with pytest.raises(
+        UsageError, match=r"(?s)No module named 'hf_not_installed'.*in <module>: import hf_not_installed"
+    ):
+        load_target("hf_shop:fulfil")
+
+
+def test_a_real_workflow_is_found_and_its_nodes_are_not_taken_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "hf_real.py"
+    file.write_text("""
+from holdfast.authoring.nodes import node
+from holdfast.authoring.workflows import workflow
+
+@node
+def charge(n: int) -> int:
+    return n
+
+@workflow
+def hf_real_fulfil(n: int) -> int:
+    return charge(n)
+
+same = hf_real_fulfil.named("other_id")
+""")
+    workflow = load_target(str(file))[1]
+    assert workflow.name == "hf_real_fulfil"
+    registered = handlers.find_workflow("hf_real_fulfil")
+    assert registered is not None
+    assert handlers.find("hf_real.charge") is not None
+    (tmp_path / "holdfast.db").touch(mode=0o600)
+    tmp_path.chmod(0o700)
+    file.chmod(0o600)
+    assert load_recorded(registered.code, str(tmp_path / "holdfast.db")) is sys.modules["hf_real"]
+
+
+def test_main_is_registered_under_its_stem_instead_of_running_again(write: Write) -> None:
+    file = write(
+        "hf_shop.py",
+        ONE
+        + """
+print("executed as", __name__)
+if __name__ == "__main__":
+    import sys
+    from holdfast.worker.loading import load_file, load_target
+    module, workflow = load_target(__file__)
+    assert module is sys.modules["__main__"] is sys.modules["hf_shop"] is load_file(__file__)
+    assert workflow is fulfil
+    import hf_shop
+    assert hf_shop.fulfil is fulfil
+""",
+    )
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "executed as __main__\n", "")
+
+
+# --- by a run's record -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    path = tmp_path / "holdfast.db"
+    path.touch(mode=0o600)
+    return str(path)
+
+
+def recorded(file: Path) -> CodeLocation:
+    return CodeLocation(kind="file", file=str(file), module=file.stem, name="fulfil", sys_path=str(file.parent))
+
+
+def test_recorded_file_is_loaded(write: Write, database: str) -> None:
+    assert load_recorded(recorded(write("hf_shop.py", ONE)), database).__name__ == "hf_shop"
+    assert "fulfil" in handlers.workflow_names()
+
+
+def test_recorded_module_is_loaded(write: Write, database: str, tmp_path: Path) -> None:
+    write("hf_pack/__init__.py", "")
+    file = write("hf_pack/hf_shop.py", ONE)
+    code = CodeLocation(kind="module", file=str(file), module="hf_pack.hf_shop", name="fulfil", sys_path=str(tmp_path))
+    assert load_recorded(code, database).__name__ == "hf_pack.hf_shop"
+
+
+def test_a_file_that_was_run_with_m_is_loaded_under_its_dotted_name(
+    write: Write, database: str, tmp_path: Path
+) -> None:
+    write("hf_pack/__init__.py", "")
+    write("hf_pack/hf_other.py", "")
+    file = write("hf_pack/hf_shop.py", "from . import hf_other\n" + ONE)
+    code = CodeLocation(kind="file", file=str(file), module="hf_pack.hf_shop", name="fulfil", sys_path=str(tmp_path))
+    assert load_recorded(code, database).__name__ == "hf_pack.hf_shop"
+
+
+def test_code_of_a_notebook_says_how_to_move_it(database: str) -> None:
+    with pytest.raises(MissingCode, match=r"fulfil was defined in a notebook.*top level of a file.*--code FILE"):
+        load_recorded(CodeLocation(kind="process", module="__main__", name="fulfil"), database)
+
+
+def test_a_file_that_is_gone_is_named(database: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingCode, match=rf"fulfil is gone: it was in {tmp_path}/hf_shop\.py.*--code FILE"):
+        load_recorded(recorded(tmp_path / "hf_shop.py"), database)
+
+
+def test_a_workflow_that_is_gone_from_its_file_is_named(write: Write, database: str) -> None:
+    with pytest.raises(MissingCode, match=r"hf_shop\.py has no fulfil any more.*--code FILE"):
+        load_recorded(recorded(write("hf_shop.py", "")), database)
+
+
+posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="there are no uids and mode bits here")
+
+
+@posix
+@pytest.mark.parametrize("what", ["file", "database", "directory"])
+def test_what_everybody_may_write_is_not_loaded(write: Write, database: str, what: str) -> None:
+    file = write("hf_shop.py", ONE)
+    target = {"file": file, "database": Path(database), "directory": file.parent}[what]
+    target.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IWOTH)
+    with pytest.raises(MissingCode, match=f"{target} can be written by everybody.*--code {file}"):
+        load_recorded(recorded(file), database)
+    assert "hf_shop" not in sys.modules
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("what", ["file", "database"])
+def test_what_belongs_to_somebody_else_is_not_loaded(write: Write, database: str, what: str) -> None:
+    file = write("hf_shop.py", ONE)
+    target = {"file": file, "database": Path(database)}[what]
+    os.chown(target, 65534, -1)
+    with pytest.raises(MissingCode, match=f"{target} belongs to another user.*--code {file}"):
+        load_recorded(recorded(file), database)
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
+def test_what_a_group_of_several_may_write_is_not_loaded(write: Write, database: str) -> None:
+    file = write("hf_shop.py", ONE)
+    os.chown(file, -1, 65534)
+    file.chmod(0o660)
+    with pytest.raises(MissingCode, match=f"{file} can be written by its group.*--code {file}"):
+        load_recorded(recorded(file), database)
+
+
+@posix
+def test_the_users_private_group_is_nobody_else(write: Write, database: str) -> None:
+    grp = pytest.importorskip("grp")
+    pwd = pytest.importorskip("pwd")
+    try:
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        pytest.skip("this user has no entry")
+    if group.gr_name != user.pw_name or set(group.gr_mem) - {user.pw_name}:
+        pytest.skip("this user has no private group")
+    file = write("hf_shop.py", ONE)
+    os.chown(file, -1, user.pw_gid)
+    file.chmod(0o660)
+    assert load_recorded(recorded(file), database).__name__ == "hf_shop"
+
+
+@posix
+def test_a_store_that_is_no_file_of_ours_does_not_choose_code(write: Write) -> None:
+    with pytest.raises(MissingCode, match=r"the store is not a file of yours.*--code"):
+        load_recorded(recorded(write("hf_shop.py", ONE)), None)
