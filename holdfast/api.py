@@ -1,0 +1,103 @@
+"""The public API in one place: loaded when the first name of `holdfast` is used, so that commands start quickly."""
+
+from holdfast.authoring.graph import (
+    any_of,
+    contains,
+    failed,
+    first,
+    is_none,
+    phase,
+    route,
+    routes,
+    size,
+    skipped,
+    sleep,
+    some,
+    text,
+    var,
+    when,
+)
+from holdfast.authoring.nodes import Node, node
+from holdfast.authoring.scopes import loop, map
+from holdfast.authoring.workflows import Workflow, workflow
+from holdfast.engine.engine import Engine
+from holdfast.engine.run import Run
+from holdfast.model.errors import (
+    ChildFailed,
+    DefinitionError,
+    Fail,
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    MissingCode,
+    NotYetApplied,
+    OutcomeUnknown,
+    Refused,
+    RunCancelled,
+    RunExists,
+    RunFailed,
+    RunSuspended,
+    StepMismatch,
+    StoreError,
+    Suspended,
+    TraceError,
+    UnknownRun,
+    UsageError,
+)
+from holdfast.model.failed import Failed
+from holdfast.model.policies import Retry
+from holdfast.opening import open_engine as open
+from holdfast.opening import run
+from holdfast.worker.context import Context, SyncContext
+
+__all__ = [
+    "ChildFailed",
+    "Context",
+    "DefinitionError",
+    "Engine",
+    "Fail",
+    "Failed",
+    "HoldfastError",
+    "InvalidInput",
+    "LeaseLost",
+    "MissingCode",
+    "Node",
+    "NotYetApplied",
+    "OutcomeUnknown",
+    "Refused",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunExists",
+    "RunFailed",
+    "RunSuspended",
+    "StepMismatch",
+    "StoreError",
+    "Suspended",
+    "SyncContext",
+    "TraceError",
+    "UnknownRun",
+    "UsageError",
+    "Workflow",
+    "any_of",
+    "contains",
+    "failed",
+    "first",
+    "is_none",
+    "loop",
+    "map",
+    "node",
+    "open",
+    "phase",
+    "route",
+    "routes",
+    "run",
+    "size",
+    "skipped",
+    "sleep",
+    "some",
+    "text",
+    "var",
+    "when",
+    "workflow",
+]

@@ -1,0 +1,329 @@
+"""Nodes: `@hf.node`, which makes a function one unit of work.
+
+Owns: the options of a node, its handler, and what calling it does: a node in a graph while tracing, the plain function
+in a REPL or a test, an error that names `ctx.step` inside a body.
+Never: runs a node durably (see engine and worker).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast.authoring import code, signatures, tracing
+from holdfast.authoring.refs import refs_in, trace_error
+from holdfast.authoring.signatures import Signature
+from holdfast.model import handlers
+from holdfast.model.activation import BodyContext, bare_context, current_body
+from holdfast.model.errors import InvalidInput, TraceError, UsageError
+from holdfast.model.expressions import Expr
+from holdfast.model.handlers import Handler
+from holdfast.model.policies import Retry, seconds
+from holdfast.model.values import decoder, encode, schema_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ctx = TypeVar("Ctx", bound=BodyContext)
+Duration = float | str | timedelta
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the author said about a node; see `node`."""
+
+    retry: Retry | None = None
+    timeout: float | None = None
+    heartbeat: float | None = None
+    on_crash: Literal["rerun", "fail", "ask"] = "rerun"
+    compensate: Any = None
+    concurrency: int | None = None
+    priority: int = 0
+    inline: bool = False
+    process: bool = False
+    idempotent: bool = False
+
+
+class Node(Generic[P, R]):
+    """A function as a unit of work. Calling it in a workflow graph adds a node; `fn` is the function itself."""
+
+    def __init__(
+        self, fn: Callable[..., Any], options: NodeOptions, name: str | None, names: dict[str, Any] | None = None
+    ) -> None:
+        self.fn = fn
+        self.options = options
+        self.name = name or code.handler_name(fn)
+        """The handler's name, by which definitions refer to the function."""
+        self._names = names or {}
+        self._id = ""
+        self._after: tuple[Any, ...] = ()
+        functools.update_wrapper(self, fn)
+        handlers.register(self.name, lambda: self.handler)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        trace = tracing.current()
+        if trace is not None:
+            node_id = trace.new_id(self.base_id, self._id)
+            arguments = bound_expressions(trace, self.signature, self.base_id, args, kwargs)
+            options = self.definition_fields()
+            added: R = trace.add(
+                self.signature.returns, self._after, id=node_id, uses=self.name, args=arguments, **options
+            )
+            return added
+        body = current_body.get()
+        if body is not None:
+            names = ", ".join([self.fn.__name__, *(p.name for p in self.signature.params)])
+            raise UsageError(
+                f"{self.fn.__name__} was called inside the body of {body}, where nothing would remember it: use "
+                f"ctx.step({names}), or {self.fn.__name__}.fn for the plain function"
+            )
+        if self.signature.takes_ctx:
+            plain: R = self.fn(bare_context(self.fn.__name__), *args, **kwargs)
+            return plain
+        result: R = self.fn(*args, **kwargs)
+        return result
+
+    def named(self, node_id: str) -> Node[P, R]:
+        """The same node under an id of its own: `charge.named("charge_again")(order)`."""
+        configured = copy.copy(self)
+        configured._id = node_id
+        return configured
+
+    def after(self, *refs: Any) -> Node[P, R]:
+        """The same node, started only when what `refs` came from is settled: `ship.after(label)(order)`."""
+        configured = copy.copy(self)
+        configured._after = (*self._after, *refs)
+        return configured
+
+    def __repr__(self) -> str:
+        return f"<node {self.name}>"
+
+    @property
+    def base_id(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def explicit_id(self) -> str:
+        return self._id
+
+    @property
+    def after_refs(self) -> tuple[Any, ...]:
+        return self._after
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """What the function takes without ctx, read at first use."""
+        return signatures.read(self.fn, self._names)
+
+    @functools.cached_property
+    def handler(self) -> Handler:
+        """What the engine needs to run the function."""
+        signature = self.signature
+        if self.options.process:
+            kind: handlers.BodyKind = "process"
+        elif self.options.inline:
+            kind = "inline"
+        else:
+            kind = "async" if inspect.iscoroutinefunction(self.fn) else "sync"
+        return Handler(
+            name=self.name,
+            fn=self.fn,
+            kind=kind,
+            takes_ctx=signature.takes_ctx,
+            params=signature.params,
+            returns=signature.returns,
+            fingerprint=code.fingerprint(self.fn),
+            code=code.location(self.fn),
+        )
+
+    def definition_fields(self) -> dict[str, Any]:
+        """The options as they stand in a definition."""
+        options = self.options
+        undo = options.compensate
+        if undo is not None and undo.signature.first() is None:
+            raise trace_error(f"{undo.name} has no parameter for the output of {self.name} that it is to undo")
+        return {
+            "retry": options.retry,
+            "timeout": options.timeout,
+            "heartbeat": options.heartbeat,
+            "on_crash": options.on_crash,
+            "compensate": undo.name if undo else None,
+            "compensate_retry": undo.options.retry if undo else None,
+            "compensate_accepts_none": signatures.accepts_none(undo.signature) if undo else False,
+            "concurrency": options.concurrency,
+            "priority": options.priority,
+            "idempotent": options.idempotent,
+            "returns": schema_of(self.signature.returns),
+        }
+
+
+def bound_expressions(
+    trace: tracing.Trace, signature: Signature, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Expr]:
+    """A call's arguments by parameter name, with the defaults of those left out; "*" holds the rest of *args."""
+    try:
+        given = signature.python.bind(*args, **kwargs).arguments
+    except TypeError as e:
+        raise trace_error(f"{name}(): {e}") from None
+    found: dict[str, Expr] = {}
+    for p in signature.params:
+        what = f"{name}({p.name})"
+        if p.variadic == "*":
+            extra = given.get(p.name, ())
+            if extra:
+                found["*"] = ["list", *(argument(trace, v, p.annotation, what) for v in extra)]
+        elif p.variadic == "**":
+            for key, value in given.get(p.name, {}).items():
+                if key in found or key == "*":
+                    raise trace_error(f"{name}(): {key!r} is given twice; rename the parameter or the keyword")
+                found[key] = argument(trace, value, p.annotation, f"{name}({key})")
+        elif p.name in given:
+            found[p.name] = argument(trace, given[p.name], p.annotation, what)
+        elif p.name in signature.defaults:
+            try:
+                found[p.name] = trace.expr(signature.defaults[p.name], p.annotation, what=what)
+            except TraceError:
+                continue  # a default that only Python can hold (a sentinel): the function applies it itself
+    return found
+
+
+def argument(trace: tracing.Trace, value: Any, annotation: Any, what: str) -> Expr:
+    """One argument as an expression; a constant that does not fit the parameter is refused here and now."""
+    expr = trace.expr(value, annotation, what=what)
+    if annotation is not Any and not refs_in(value):
+        try:
+            decoder(annotation)(encode(value, annotation, what=what))
+        except InvalidInput as e:
+            raise trace_error(f"{what}: {e.message}") from None
+    return expr
+
+
+# --- the decorator ------------------------------------------------------------------------------------------------
+
+
+class NodeDecorator:
+    """`@hf.node(...)`: waits for its function."""
+
+    def __init__(self, options: NodeOptions, name: str | None) -> None:
+        self._options = options
+        self._name = name
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Node[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Ctx, P], R], /) -> Node[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Node[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Node[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _decorate(fn, self._options, self._name)
+
+
+@overload
+def node(fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Node[P, R]: ...
+@overload
+def node(fn: Callable[Concatenate[Ctx, P], R], /) -> Node[P, R]: ...
+@overload
+def node(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Node[P, R]: ...
+@overload
+def node(fn: Callable[P, R], /) -> Node[P, R]: ...
+@overload
+def node(
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    heartbeat: Duration | None = None,
+    on_crash: Literal["rerun", "fail", "ask"] = "rerun",
+    compensate: Node[..., Any] | None = None,
+    concurrency: int | None = None,
+    priority: int = 0,
+    inline: bool = False,
+    process: bool = False,
+    idempotent: bool = False,
+) -> NodeDecorator: ...
+def node(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    heartbeat: Duration | None = None,
+    on_crash: Literal["rerun", "fail", "ask"] = "rerun",
+    compensate: Node[..., Any] | None = None,
+    concurrency: int | None = None,
+    priority: int = 0,
+    inline: bool = False,
+    process: bool = False,
+    idempotent: bool = False,
+) -> Any:
+    """Make a function a node.
+
+    A sync body runs in a thread, `inline=True` right on the event loop (for quick ones), `process=True` in a child
+    process (for CPU-bound ones; without ctx). `timeout` and `heartbeat` are seconds, a timedelta or text such as
+    "20s"; they and `retry` count for one attempt. `compensate` is the node that undoes this one and gets its output.
+    `on_crash` says what happens to an attempt that a crash interrupted, `idempotent` that repeating it is harmless.
+    `concurrency` bounds the bodies of this function at work at once in one engine. `name` is the handler's name in
+    definitions (default: `module.function`); its last part is the default id of nodes.
+    """
+    if on_crash not in ("rerun", "fail", "ask"):
+        raise UsageError(f"on_crash={on_crash!r} is not one of 'rerun', 'fail', 'ask'")
+    if compensate is not None and not isinstance(compensate, Node):
+        raise UsageError(f"compensate={compensate!r} is not a node; decorate it with @hf.node")
+    if retry is not None and not isinstance(retry, Retry):
+        raise UsageError(f"retry={retry!r} is not an hf.Retry")
+    options = NodeOptions(
+        retry=retry,
+        timeout=None if timeout is None else seconds(timeout),
+        heartbeat=None if heartbeat is None else seconds(heartbeat),
+        on_crash=on_crash,
+        compensate=compensate,
+        concurrency=concurrency,
+        priority=priority,
+        inline=inline,
+        process=process,
+        idempotent=idempotent,
+    )
+    if fn is None:
+        return NodeDecorator(options, name)
+    return _decorate(fn, options, name)
+
+
+def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) -> Node[..., Any]:
+    check_function(fn, "node")
+    what = f"node {fn.__qualname__}"
+    names = signatures.enclosing_names(fn, sys._getframe(2))
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise UsageError(f"{what} is a generator; streams are not supported yet")
+    if fn.__name__ == "<lambda>" and not name:
+        raise UsageError("a lambda has no name to be found by; write a function, or give @hf.node(name=...)")
+    if name is not None and (name.startswith("holdfast.") or not name.rpartition(".")[2]):
+        raise UsageError(f"{what}: {name!r} cannot be a handler's name (names under 'holdfast.' are its own)")
+    asynchronous = inspect.iscoroutinefunction(fn)
+    if options.inline and (asynchronous or options.process):
+        raise UsageError(f"{what}: inline=True is for quick sync functions, without process=True")
+    if options.process:
+        if asynchronous or signatures.takes_ctx(fn, names):
+            raise UsageError(f"{what}: process=True is for sync functions without ctx; the child has no journal")
+        if code.is_local(fn):
+            raise UsageError(f"{what}: process=True needs a function at the top of a module, for the child to import")
+    return Node(fn, options, name, names)
+
+
+def check_function(fn: Any, what: str) -> None:
+    """Refuse what is not a plain function: classes, methods, partials, what is decorated already."""
+    if isinstance(fn, Node):
+        raise UsageError(f"{fn.name} is a node already")
+    if not inspect.isfunction(fn):
+        raise UsageError(f"@hf.{what} takes a function, not {fn!r}")
+    first = next(iter(inspect.signature(fn).parameters), "")
+    owner = fn.__qualname__.rpartition(".")[0]
+    if first in {"self", "cls"} and owner and not owner.endswith("<locals>"):
+        raise UsageError(f"{fn.__qualname__} is a method; a {what} is a function of a module (or a static method)")

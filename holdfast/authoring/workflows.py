@@ -1,0 +1,403 @@
+"""Workflows: `@hf.workflow`, which makes a function a definition.
+
+Owns: the options of a workflow, tracing a plain function into a graph at first use, durable code as a definition with
+one node, the inputs of a run by name, and a workflow called inside a graph: a child.
+Never: starts runs (see engine).
+Invariant: a workflow is traced once, under a lock, and its definition is valid.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+from holdfast.authoring import code, results, signatures, tracing
+from holdfast.authoring.nodes import Ctx, Duration, bound_expressions, check_function
+from holdfast.authoring.refs import Ref, close_matches, trace_error
+from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
+from holdfast.model import handlers, validation
+from holdfast.model.activation import current_body
+from holdfast.model.definition import Definition, NodeDef, Param, Settings
+from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput, UsageError
+from holdfast.model.handlers import Handler, RegisteredWorkflow
+from holdfast.model.policies import seconds
+from holdfast.model.values import builtins, schema_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_lock = threading.RLock()
+
+
+class Workflow(Generic[P, R]):
+    """A function as a workflow: a graph from a plain function, durable code from an async one with a ctx."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        settings: Settings,
+        variables: Mapping[str, Any],
+        names: dict[str, Any] | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = name
+        self.settings = settings
+        self.variables = dict(variables)
+        self.is_code = inspect.iscoroutinefunction(fn)
+        self.handler_name = code.handler_name(fn)
+        """Durable code: the handler that runs the function itself."""
+        self._names = names or {}
+        self._id = ""
+        self._after: tuple[Any, ...] = ()
+        self._registered: RegisteredWorkflow | None = None
+        functools.update_wrapper(self, fn)
+        self._rival = _claim(self)
+        handlers.register_workflow(name, lambda: self.registered)
+        if self.is_code:
+            handlers.register(self.handler_name, lambda: self.handler)
+
+    @property
+    def definition(self) -> Definition:
+        """The workflow as data; the first use traces it. Raises TraceError or DefinitionError."""
+        return self.registered.definition
+
+    @property
+    def registered(self) -> RegisteredWorkflow:
+        """The definition together with what only this process knows."""
+        if self._registered is None:
+            with _lock:
+                if self._registered is None:
+                    self._registered = self._define()
+                    _check_rival(self, self._rival)
+                    self._rival = None
+        return self._registered
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """What the function takes without ctx, read at first use."""
+        return signatures.read(self.fn, self._names)
+
+    @functools.cached_property
+    def handler(self) -> Handler:
+        """Durable code: what the engine needs to run the function."""
+        signature = self.signature
+        return Handler(
+            name=self.handler_name,
+            fn=self.fn,
+            kind="async",
+            takes_ctx=True,
+            params=signature.params,
+            returns=signature.returns,
+            fingerprint=code.fingerprint(self.fn),
+            code=code.location(self.fn),
+        )
+
+    def bind(self, **inputs: Any) -> dict[str, Any]:
+        """The inputs of a run, checked by name, with defaults filled in. Raises InvalidInput."""
+        known = [p.name for p in self.signature.params]
+        for name in inputs:
+            if name not in known:
+                raise InvalidInput(f"workflow {self.name!r} has no input {name!r}{close_matches(name, known)}")
+        missing = [p.name for p in self.signature.params if p.required and p.name not in inputs]
+        if missing:
+            raise InvalidInput(f"workflow {self.name!r} needs the input {', '.join(repr(m) for m in missing)}")
+        return {name: inputs[name] if name in inputs else self.signature.defaults[name] for name in known}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        trace = tracing.current()
+        if trace is not None:
+            child: R = self._add_child(trace, args, dict(kwargs))
+            return child
+        given = ", ".join([self.fn.__name__, *(f"{p.name}=..." for p in self.signature.params)])
+        if current_body.get() is not None:
+            raise UsageError(f"{self.name} is a workflow; inside a body start it as a child: await ctx.child({given})")
+        raise UsageError(f"{self.name} is a workflow; run it with hf.run({given}), or engine.start({given})")
+
+    def named(self, node_id: str) -> Workflow[P, R]:
+        """The same workflow as a child node with an id of its own."""
+        configured = copy.copy(self)
+        configured._id = node_id
+        return configured
+
+    def after(self, *refs: Any) -> Workflow[P, R]:
+        """The same workflow as a child node, started only when what `refs` came from is settled."""
+        configured = copy.copy(self)
+        configured._after = (*self._after, *refs)
+        return configured
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    @property
+    def base_id(self) -> str:
+        return self.name
+
+    @property
+    def explicit_id(self) -> str:
+        return self._id
+
+    @property
+    def after_refs(self) -> tuple[Any, ...]:
+        return self._after
+
+    def child_fields(self, trace: tracing.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a child node of this workflow consists of, its id left out."""
+        options = {name: kwargs.pop(name) for name in sorted(CHILD_OPTIONS & kwargs.keys())}
+        child_signature = _without_defaults(self.signature)
+        inputs = bound_expressions(trace, child_signature, self.name, args, kwargs)
+        flat = [part for name, expr in inputs.items() for part in (name, expr)]
+        arguments = {"workflow": self.name, "inputs": ["dict", *flat]}
+        arguments |= {name: trace.expr(v, what=f"{self.name}({name})") for name, v in options.items()}
+        return {"uses": "holdfast.child", "args": arguments, "returns": schema_of(self.signature.returns)}
+
+    def _add_child(self, trace: tracing.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node_id = trace.new_id(self.base_id, self._id)
+        return trace.add(self.signature.returns, self._after, id=node_id, **self.child_fields(trace, args, kwargs))
+
+    def _define(self) -> RegisteredWorkflow:
+        _check_inputs(self)
+        returns = self.signature.returns
+        if self.is_code:
+            definition = self._code_definition()
+        else:
+            definition, inferred = self._trace()
+            returns = inferred if returns is Any else returns
+        problems = validation.check(definition, find=handlers.find)
+        if problems:
+            raise validation.error(definition, problems)
+        return RegisteredWorkflow(
+            definition=definition,
+            code=code.location(self.fn),
+            params=self.signature.params,
+            returns=returns,
+            variables=self.variables,
+        )
+
+    def _code_definition(self) -> Definition:
+        signature = self.signature
+        if not signature.takes_ctx:
+            raise UsageError(_no_ctx(self.fn))
+        body = NodeDef(
+            id=self.name,
+            uses=self.handler_name,
+            args={p.name: ["input", p.name] for p in signature.params},
+            returns=schema_of(signature.returns),
+        )
+        return self._definition(kind="code", nodes=(body,), result=["node", self.name])
+
+    def _trace(self) -> tuple[Definition, Any]:
+        """Run the function once with references; the definition, and the annotation of what it returned."""
+        trace = tracing.Trace(self.name, self.variables)
+        inputs = {p.name: Ref(["input", p.name], p.annotation, trace.top) for p in self.signature.params}
+        positional = [inputs.pop(p.name) for p in self.signature.params if p.positional_only]
+        with tracing.tracing(trace):
+            returned = self.fn(*positional, **inputs)
+            result = trace.expr(returned, what="the result")
+        if inspect.isawaitable(returned) and not isinstance(returned, Ref):
+            raise trace_error(f"{self.fn.__qualname__} returned something to await; a graph's function is a plain one")
+        results.check(trace, result, self.fn)
+        nodes = results.order_phases(trace)
+        definition = self._definition(
+            kind="graph", nodes=nodes, result=result, phases=tuple(trace.phases.values()), variables=self._schemas()
+        )
+        return definition, results.annotation(returned)
+
+    def _definition(self, **parts: Any) -> Definition:
+        signature = self.signature
+        params = tuple(
+            Param(
+                name=p.name,
+                required=p.required,
+                default=None if p.required else _default(self, p.name, p.annotation),
+                schema=schema_of(p.annotation),
+            )
+            for p in signature.params
+        )
+        parts.setdefault("variables", self._schemas())
+        doc = inspect.getdoc(self.fn) or ""
+        return Definition(name=self.name, params=params, settings=self.settings, doc=doc, **parts)
+
+    def _schemas(self) -> dict[str, Any]:
+        return {name: schema_of(kind) for name, kind in sorted(self.variables.items())}
+
+
+def _default(workflow: Workflow[..., Any], name: str, annotation: Any) -> Any:
+    try:
+        return builtins(workflow.signature.defaults[name], annotation, what=f"the default of {name}")
+    except HoldfastError as e:
+        raise DefinitionError(f"workflow {workflow.name!r}: {e.message}") from None
+
+
+def _without_defaults(signature: Signature) -> Signature:
+    """A child applies its own defaults, those of the version that runs."""
+    return Signature(
+        takes_ctx=signature.takes_ctx,
+        params=signature.params,
+        defaults={},
+        returns=signature.returns,
+        python=signature.python,
+    )
+
+
+def _no_ctx(fn: Callable[..., Any]) -> str:
+    return (
+        f"{fn.__qualname__} is an async workflow without ctx: durable code takes it first, as in "
+        f"'async def {fn.__name__}(ctx: hf.Context, ...)'; a graph is a plain 'def'"
+    )
+
+
+def _check_inputs(workflow: Workflow[..., Any]) -> None:
+    if not workflow.is_code and workflow.signature.takes_ctx:
+        raise UsageError(
+            f"{workflow.fn.__qualname__} takes a ctx and is a plain 'def': a graph is traced without one; write "
+            f"'async def' for durable code"
+        )
+    for p in workflow.signature.params:
+        if p.variadic:
+            raise UsageError(f"workflow {workflow.name!r}: inputs have names, {p.variadic}{p.name} cannot be one")
+
+
+# --- two workflows of one name ------------------------------------------------------------------------------------
+
+_claimed: dict[str, Workflow[..., Any]] = {}
+
+
+def _claim(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
+    """Take the name; the workflow that had it before, when it is another one that lives beside this one.
+
+    The same function again (a notebook cell, a reloaded module) replaces the former, and so does a function inside
+    another function, which cannot know who else used the name before it.
+    """
+    with _lock:
+        former = _claimed.get(workflow.name)
+        _claimed[workflow.name] = workflow
+    if former is None or former.handler_name == workflow.handler_name:
+        return None
+    here, there = workflow.handler_name.rpartition(".")[0], former.handler_name.rpartition(".")[0]
+    if "<locals>" in here + there and here != there:
+        return None
+    return former
+
+
+def _check_rival(workflow: Workflow[..., Any], rival: Workflow[..., Any] | None) -> None:
+    if rival is None or workflow._registered is None:
+        return
+    ours = workflow._registered
+    try:
+        theirs = rival.definition
+    except Exception:  # noqa: BLE001 - tracing runs the other author's function; its errors are for those who use it
+        return
+    if theirs.content_hash() != ours.definition.content_hash():
+        workflow._registered = None
+        raise DefinitionError(
+            f"two workflows are called {workflow.name!r}: {rival.handler_name} ({code.describe(rival.fn)}) and "
+            f"{workflow.handler_name} ({code.describe(workflow.fn)}); give one of them @hf.workflow(name=...)"
+        )
+
+
+# --- the decorator ------------------------------------------------------------------------------------------------
+
+
+class WorkflowDecorator:
+    """`@hf.workflow(...)`: waits for its function."""
+
+    def __init__(self, name: str | None, settings: Settings, variables: Mapping[str, Any]) -> None:
+        self._name = name
+        self._settings = settings
+        self._variables = variables
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return _decorate(fn, self._name, self._settings, self._variables)
+
+
+@overload
+def workflow(fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    persistence: str = "aggressive",
+    history: Literal["full", "audit"] = "full",
+    on_failure: str = "fail",
+    on_code_change: Literal["continue", "fail", "branch"] = "continue",
+    timeout: Duration | None = None,
+    priority: int = 0,
+    concurrency: int | None = None,
+    variables: Mapping[str, Any] | None = None,
+    max_recoveries: int | None = None,
+) -> WorkflowDecorator: ...
+def workflow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    persistence: str = "aggressive",
+    history: Literal["full", "audit"] = "full",
+    on_failure: str = "fail",
+    on_code_change: Literal["continue", "fail", "branch"] = "continue",
+    timeout: Duration | None = None,
+    priority: int = 0,
+    concurrency: int | None = None,
+    variables: Mapping[str, Any] | None = None,
+    max_recoveries: int | None = None,
+) -> Any:
+    """Make a function a workflow.
+
+    A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
+    it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
+    `interval:10s`; `on_failure` is `fail`, `continue` or `compensate`; `timeout` counts wall time since the run's
+    start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine.
+    """
+    settings = Settings(
+        persistence=persistence,
+        history=history,
+        on_failure=on_failure,
+        on_code_change=on_code_change,
+        timeout=None if timeout is None else seconds(timeout),
+        priority=priority,
+        concurrency=concurrency,
+        max_recoveries=max_recoveries,
+    )
+    problems = validation.check_settings(settings)
+    if problems:
+        raise DefinitionError("; ".join(p.message for p in problems), tuple(problems))
+    if fn is None:
+        return WorkflowDecorator(name, settings, variables or {})
+    return _decorate(fn, name, settings, variables or {})
+
+
+def _decorate(
+    fn: Callable[..., Any], name: str | None, settings: Settings, variables: Mapping[str, Any]
+) -> Workflow[..., Any]:
+    if isinstance(fn, Workflow):
+        raise UsageError(f"{fn.name} is a workflow already")
+    check_function(fn, "workflow")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise UsageError(f"{fn.__qualname__} is a generator; a workflow returns its result (streams come from nodes)")
+    names = signatures.enclosing_names(fn, sys._getframe(2))
+    listed = list(inspect.signature(fn).parameters)
+    with_ctx = signatures.takes_ctx(fn, names)
+    if inspect.iscoroutinefunction(fn) and not with_ctx:
+        raise UsageError(_no_ctx(fn))
+    reserved = sorted(RESERVED_INPUTS & set(listed[with_ctx:]))
+    if reserved:
+        raise UsageError(
+            f"{fn.__qualname__}: {', '.join(reserved)} cannot be an input; hf.run and engine.start keep the names "
+            f"{', '.join(sorted(RESERVED_INPUTS))} for themselves"
+        )
+    wrong = validation.name_problem(name or fn.__name__)
+    if wrong:
+        raise UsageError(f"{fn.__qualname__}: the workflow's name {wrong}")
+    return Workflow(fn, name or fn.__name__, settings, variables, names)

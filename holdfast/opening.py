@@ -1,0 +1,127 @@
+"""Opening: store, engine and executor put together.
+
+Owns: `hf.open`, `hf.run`, where the default store is, and which driver a URL means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.settings import from_environment
+from holdfast.model.errors import RunSuspended, UsageError
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_connections import database_path
+from holdfast.worker import handlers as _builtin_handlers
+from holdfast.worker.executor import LocalExecutor
+
+if TYPE_CHECKING:
+    from holdfast.authoring.workflows import Workflow
+
+R = TypeVar("R")
+DEFAULT_URL = "sqlite:///holdfast.db"
+assert _builtin_handlers.__all__  # importing it registered them
+
+
+def default_url() -> str:
+    """`HOLDFAST_DATABASE_URL`, else a file in the working directory."""
+    return os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
+
+
+@asynccontextmanager
+async def open_engine(
+    url: str | None = None,
+    *,
+    recover: bool = True,
+    lease_seconds: float | None = None,
+    grace_seconds: float | None = None,
+    idle_seconds: float | None = None,
+    threads: int | None = None,
+    processes: int | None = None,
+    max_recoveries: int | None = None,
+) -> AsyncIterator[Engine]:
+    """Open a store and drive runs on it until the block is left.
+
+        async with hf.open("sqlite:///shop.db") as engine:
+            run = await engine.start(fulfil, order=order)
+            print(await run.result())
+
+    At the start everything unfinished whose code is loaded is taken over (`recover=False`: only runs started or resumed
+    here are driven). Leaving the block lets bodies end for `grace_seconds`, then leaves them; no attempt is lost.
+    """
+    chosen = url or default_url()
+    if not chosen.startswith("sqlite:") and "://" in chosen:
+        scheme = chosen.split("://", 1)[0]
+        raise UsageError(f"{scheme}:// is not supported yet; use sqlite:///file.db")
+    settings = from_environment(
+        dict(os.environ),
+        lease_seconds=lease_seconds,
+        grace_seconds=grace_seconds,
+        idle_seconds=idle_seconds,
+        threads=threads,
+        processes=processes,
+        max_recoveries=max_recoveries,
+    )
+    executor = LocalExecutor(
+        threads=settings.threads, processes=settings.processes, grace_seconds=settings.grace_seconds
+    )
+    engine = Engine(SqliteStore(chosen), executor, database=database_path(chosen), settings=settings)
+    await engine.open()
+    try:
+        if recover:
+            await engine.recovery.sweep()
+        else:
+            engine.recovery.roots = set()
+        yield engine
+    finally:
+        await engine.close()
+
+
+def run(
+    workflow: Workflow[..., R],
+    /,
+    *,
+    run_id: str | None = None,
+    priority: int | None = None,
+    timeout: float | str | timedelta | None = None,
+    db: str | None = None,
+    **inputs: Any,
+) -> R:
+    """Run a workflow on the embedded store, wait for it, and return its result: the one-liner.
+
+    Raises RunFailed or RunCancelled, and RunSuspended when only somebody from outside can move the run. With a `run_id`
+    that exists and the same input it goes on with that run (or returns its result).
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise UsageError("hf.run cannot be called from async code; use `async with hf.open(...)` and engine.start(...)")
+    return asyncio.run(_run(workflow, db, run_id, priority, timeout, inputs))
+
+
+async def _run(
+    workflow: Workflow[..., R],
+    db: str | None,
+    run_id: str | None,
+    priority: int | None,
+    timeout: float | str | timedelta | None,
+    inputs: dict[str, Any],
+) -> R:
+    async with open_engine(db, recover=False) as engine:
+        engine.commit_on_loop = True
+        engine.committer.wait_when_full = False
+        started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
+        try:
+            await started.until_quiet()
+        except RunSuspended as e:
+            raise RunSuspended(
+                f"{e.message}; `holdfast resume {started.run_id}` goes on with it", e.run_id, e.waits
+            ) from None
+        return await started.result()

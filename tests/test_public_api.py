@@ -1,0 +1,213 @@
+"""The public API is a promise: names and parameters that change here change programs that people have written."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+
+EXPORTED = [
+    "ChildFailed",
+    "Context",
+    "DefinitionError",
+    "Engine",
+    "Fail",
+    "Failed",
+    "HoldfastError",
+    "InvalidInput",
+    "LeaseLost",
+    "MissingCode",
+    "Node",
+    "NotYetApplied",
+    "OutcomeUnknown",
+    "Refused",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunExists",
+    "RunFailed",
+    "RunSuspended",
+    "StepMismatch",
+    "StoreError",
+    "Suspended",
+    "SyncContext",
+    "TraceError",
+    "UnknownRun",
+    "UsageError",
+    "Workflow",
+    "any_of",
+    "contains",
+    "failed",
+    "first",
+    "is_none",
+    "loop",
+    "map",
+    "node",
+    "open",
+    "phase",
+    "route",
+    "routes",
+    "run",
+    "size",
+    "skipped",
+    "sleep",
+    "some",
+    "text",
+    "var",
+    "when",
+    "workflow",
+]
+
+FUNCTIONS = {
+    "any_of": "*options",
+    "contains": "whole part",
+    "failed": "ref",
+    "first": "*options",
+    "is_none": "value",
+    "loop": "body start until max_visits at_limit **same_for_all",
+    "map": "body over limit errors **same_for_all",
+    "node": ("fn/ name retry timeout heartbeat on_crash compensate concurrency priority inline process idempotent"),
+    "open": "url recover lease_seconds grace_seconds idle_seconds threads processes max_recoveries",
+    "phase": "name after",
+    "route": "value",
+    "routes": "selected",
+    "run": "workflow/ run_id priority timeout db **inputs",
+    "size": "value",
+    "skipped": "ref",
+    "sleep": "duration after",
+    "some": "*options n",
+    "text": "template *values",
+    "var": "name",
+    "when": "condition",
+    "workflow": (
+        "fn/ name persistence history on_failure on_code_change timeout priority concurrency variables max_recoveries"
+    ),
+}
+
+METHODS: dict[str, dict[str, str]] = {
+    "Engine": {
+        "start": "workflow/ run_id priority timeout persistence **inputs",
+        "get": "run_id",
+        "list": "status workflow limit",
+        "resume": "run_id actor",
+    },
+    "Run": {
+        "status": "",
+        "result": "timeout",
+        "nodes": "",
+        "events": "after",
+        "follow": "after",
+        "show": "",
+        "waits": "",
+        "cancel": "reason actor",
+    },
+    "Context": {
+        "step": "fn *args **kwargs",
+        "map": "fn items limit **kwargs",
+        "child": "workflow/ run_id detached **inputs",
+        "sleep": "duration",
+        "now": "",
+        "uuid": "",
+        "random": "",
+        "checkpoint": "value",
+        "keyed": "key",
+        "progress": "done total message",
+        "heartbeat": "",
+    },
+    "Node": {"named": "node_id", "after": "*refs"},
+    "Workflow": {"named": "node_id", "after": "*refs"},
+}
+
+CONTEXT_PROPERTIES = [
+    "attempt",
+    "cancelled",
+    "checkpointed",
+    "idempotency_key",
+    "leaving",
+    "log",
+    "node",
+    "path",
+    "run_id",
+    "vars",
+]
+RETRY_FIELDS = ["attempts", "backoff", "factor", "max_delay", "jitter", "on", "never"]
+ERROR_CODES = {
+    "ChildFailed": "child_failed",
+    "DefinitionError": "invalid_definition",
+    "Fail": "fail",
+    "InvalidInput": "invalid_input",
+    "LeaseLost": "lease_lost",
+    "MissingCode": "missing_code",
+    "NotYetApplied": "not_yet_applied",
+    "OutcomeUnknown": "outcome_unknown",
+    "Refused": "refused",
+    "RunCancelled": "run_cancelled",
+    "RunExists": "run_exists",
+    "RunFailed": "run_failed",
+    "RunSuspended": "run_suspended",
+    "StepMismatch": "step_mismatch",
+    "StoreError": "store_error",
+    "TraceError": "trace_error",
+    "UnknownRun": "unknown_run",
+    "UsageError": "usage",
+}
+
+
+def parameters(function: Any, *, bound: bool = False) -> str:
+    """`a/ b *c **d`: the names of a function's parameters, and how those are told apart that are not ordinary ones."""
+    marks = {
+        inspect.Parameter.POSITIONAL_ONLY: "{}/",
+        inspect.Parameter.VAR_POSITIONAL: "*{}",
+        inspect.Parameter.VAR_KEYWORD: "**{}",
+    }
+    found = list(inspect.signature(function).parameters.values())[bound:]
+    return " ".join(marks.get(p.kind, "{}").format(p.name) for p in found)
+
+
+def test_the_exported_names_are_exactly_these() -> None:
+    assert sorted(hf.__all__) == EXPORTED
+    assert sorted(set(dir(hf)) - {"__version__"}) == EXPORTED
+
+
+@pytest.mark.smoke
+def test_every_exported_name_can_be_used_and_no_other() -> None:
+    for name in EXPORTED:
+        assert getattr(hf, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = hf.nonsense  # type: ignore[attr-defined]
+
+
+def test_every_exported_name_says_what_it_is() -> None:
+    assert [name for name in EXPORTED if not inspect.getdoc(getattr(hf, name))] == []
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_functions_keep_their_parameters(name: str) -> None:
+    assert parameters(getattr(hf, name)) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize(("owner", "method"), [(owner, m) for owner, ms in METHODS.items() for m in ms])
+def test_methods_keep_their_parameters(owner: str, method: str) -> None:
+    assert parameters(getattr(getattr(hf, owner), method), bound=True) == METHODS[owner][method]
+
+
+def test_a_sync_body_has_the_same_calls_as_an_async_one() -> None:
+    def offered(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert offered(hf.Context) == offered(hf.SyncContext) == {*METHODS["Context"], *CONTEXT_PROPERTIES}
+    for method, expected in METHODS["Context"].items():
+        assert parameters(getattr(hf.SyncContext, method), bound=True) == expected
+
+
+def test_a_retry_keeps_its_fields() -> None:
+    assert list(hf.Retry.__struct_fields__) == RETRY_FIELDS
+
+
+def test_errors_keep_their_codes_and_their_one_root() -> None:
+    errors = {n: getattr(hf, n) for n in EXPORTED if isinstance(getattr(hf, n), type)}
+    errors = {n: kind for n, kind in errors.items() if issubclass(kind, BaseException)}
+    assert {n for n, kind in errors.items() if not issubclass(kind, hf.HoldfastError)} == {"Suspended"}
+    assert {n: kind.code for n, kind in errors.items() if n not in {"HoldfastError", "Suspended"}} == ERROR_CODES
+    assert not issubclass(hf.Suspended, Exception), "a body's `except Exception` must not swallow being left"
