@@ -1,0 +1,1 @@
+"""The benchmark behind `holdfast bench`: fixed workloads, measured against the raw commits of this disk."""

@@ -1,0 +1,247 @@
+"""Suites: each workload, measured.
+
+Owns: what is done, for how long, and which numbers come of it.
+Never: says what is good enough (targets.py) or shows anything (report.py).
+Invariants: every repetition has a database of its own; the first run, which registers the definition, does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import holdfast as hf
+from holdfast.cli.bench import children, workflows
+from holdfast.cli.bench.reference import Bench, Sample, median, percentile
+
+Figures = dict[str, Any]
+
+
+def w1(bench: Bench) -> Figures:
+    """A chain of 100 durable steps, as a graph and as code, with the writer's thread and as `hf.run` commits."""
+    figures: Figures = {}
+    measured: list[Sample[Any]] = []
+    ways = (("", False, False), ("step_", True, False), ("run_", False, True), ("run_step_", True, True))
+    for prefix, code, on_loop in ways:
+        samples = [
+            bench.sample(lambda path: asyncio.run(_step_times(path, bench.sizes.chains, code, on_loop)))  # noqa: B023
+            for _ in bench.repeats(3)
+        ]
+        _latency(figures, prefix, samples)
+        measured += samples
+        name = f"W1 {'ctx.step' if code else 'graph'}{' as in hf.run' if on_loop else ''}"
+        commits = figures[f"{prefix}commits"]
+        bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
+    return _with_ref(figures, measured)
+
+
+async def _step_times(path: Path, chains: int, code: bool, on_loop: bool) -> list[float]:
+    marks, found = workflows.marks, list[float]()
+    async with hf.open(_url(path)) as engine:
+        engine.commit_on_loop = on_loop
+        for number in range(chains + 1):
+            marks.clear()
+            if code:
+                run = await engine.start(workflows.code, steps=100)
+                assert await run.result() == 100
+                times = list(marks)
+            else:
+                run = await engine.start(workflows.chain100, x=0)
+                assert await run.result() == 100
+                times = [later - earlier for earlier, later in pairwise(marks)]
+            if number > 0:  # the first chain only warms up
+                found += times
+    marks.clear()
+    return found
+
+
+def w2(bench: Bench) -> Figures:
+    """1,000 runs of 10 steps at once."""
+    return _throughput(bench, "W2", 5, lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs)))
+
+
+def w8(bench: Bench) -> Figures:
+    """The same with outputs of 1 KB."""
+    return _throughput(bench, "W8", 3, lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs, wide=True)))
+
+
+def w3(bench: Bench) -> Figures:
+    """One run of 1,000 parallel nodes and a join."""
+    return _throughput(bench, "W3", 5, lambda path: asyncio.run(_fan_out(path, bench.sizes.width)))
+
+
+def w2x(bench: Bench) -> Figures:
+    """W2 with ten times the runs, in alternation with W2 itself: only the CPU is compared."""
+    few: list[float] = []
+    many: list[float] = []
+    samples: list[Sample[Figures]] = []
+    for _ in bench.repeats(3):
+        found = bench.sample(lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs)), disk=False)
+        few.append(found.value["cpu_us_per_step"])
+        samples.append(bench.sample(lambda path: asyncio.run(_runs_at_once(path, bench.sizes.more_runs)), disk=False))
+        many.append(samples[-1].value["cpu_us_per_step"])
+        bench.say(f"W2x: {few[-1]:.1f} µs of CPU per step, with ten times the runs {many[-1]:.1f}")
+    figures: Figures = {
+        "cpu_ratio": median(many) / median(few),
+        "cpu_us_per_step": median(many),
+        "cpu_us_per_step_few": median(few),
+        "steps_per_s": median([s.value["steps_per_s"] for s in samples]),
+    }
+    return _with_ref(figures, samples)
+
+
+async def _runs_at_once(path: Path, runs: int, *, wide: bool = False) -> Figures:
+    async with hf.open(_url(path)) as engine:
+
+        async def go(number: int) -> None:
+            if wide:
+                text = await (await engine.start(workflows.wide10, text=workflows.PAD)).result()
+                assert len(text) == len(workflows.PAD)
+            else:
+                assert await (await engine.start(workflows.chain10, x=number)).result() == number + 10
+
+        await go(0)
+        groups = engine.committer.commits
+        figures = await _timed(asyncio.gather(*(go(number) for number in range(runs))), runs * 10)
+        # every run has eleven commits: its start, and one per step
+        figures["group"] = runs * 11 / (engine.committer.commits - groups)
+        return figures
+
+
+async def _fan_out(path: Path, width: int) -> Figures:
+    fan = workflows.fan(width)
+    async with hf.open(_url(path)) as engine:
+
+        async def go() -> None:
+            assert await (await engine.start(fan, x=0)).result() == width
+
+        await go()
+        return await _timed(go(), width + 1)
+
+
+async def _timed(work: Coroutine[Any, Any, Any] | asyncio.Future[Any], steps: int) -> Figures:
+    began, cpu = time.perf_counter(), time.process_time()
+    await work
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    return {"steps_per_s": steps / seconds, "cpu_us_per_step": cpu_seconds / steps * 1e6}
+
+
+def w4(bench: Bench) -> Figures:
+    """A run of one node from start to end, one after the other."""
+    figures: Figures = {}
+    measured: list[Sample[Any]] = []
+    for prefix, on_loop in (("", False), ("run_", True)):
+        samples = [
+            bench.sample(lambda path: asyncio.run(_in_turn(path, bench.sizes.turns, on_loop)))  # noqa: B023
+            for _ in bench.repeats(3)
+        ]
+        _latency(figures, prefix, samples)
+        measured += samples
+        name = f"W4{' as in hf.run' if on_loop else ''}"
+        commits = figures[f"{prefix}commits"]
+        bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
+    return _with_ref(figures, measured)
+
+
+async def _in_turn(path: Path, turns: int, on_loop: bool) -> list[float]:
+    times: list[float] = []
+    async with hf.open(_url(path)) as engine:
+        engine.commit_on_loop = on_loop
+        for number in range(turns + 1):
+            began = time.perf_counter()
+            assert await (await engine.start(workflows.one, x=number)).result() == number + 1
+            times.append(time.perf_counter() - began)
+    return times[1:]
+
+
+def w5(bench: Bench) -> Figures:
+    """Kill the process with SIGKILL half-way through W2, start it again, wait until everything is done."""
+    samples: list[Sample[Figures]] = []
+    for _ in bench.repeats(3):
+        samples.append(bench.sample(lambda path: children.crash_and_restart(path, bench.sizes.runs)))
+        value = samples[-1].value
+        bench.say(f"W5: {value['seconds']:.2f} s from restart to all done, {value['run_twice']:,} steps ran twice")
+    keys = ("seconds", "seconds_in_engine", "run_twice", "steps_after_restart")
+    return _with_ref({key: median([s.value[key] for s in samples]) for key in keys}, samples)
+
+
+def w7(bench: Bench) -> Figures:
+    """One run of 50,000 steps: does a step cost the same at the end as at the beginning?"""
+    samples: list[Sample[Figures]] = []
+    for _ in bench.repeats(5):
+        samples.append(bench.sample(lambda path: children.long_run(path, bench.sizes), disk=False))
+        value = samples[-1].value
+        bench.say(f"W7: the last steps cost {value['cpu_ratio']:.3f} times the CPU of the first (p50)")
+    keys = ("cpu_ratio", "cpu_ratio_mean", "cpu_us_first", "cpu_us_last", "steps_per_s")
+    return _with_ref({key: median([s.value[key] for s in samples]) for key in keys}, samples)
+
+
+def small(bench: Bench) -> Figures:
+    """What it costs before anything runs, and whether a wide map stays small."""
+    with bench.fresh() as path:
+        figures: Figures = {"idle_mib": children.idle_memory(path)}
+    bench.say(f"small: an idle engine takes {figures['idle_mib']:.1f} MiB")
+    figures["import_seconds"] = median([children.import_seconds() for _ in range(bench.sizes.starts + 1)][1:])
+    figures["help_seconds"] = median([children.help_seconds() for _ in range(bench.sizes.starts + 1)][1:])
+    bench.say(f"small: import {figures['import_seconds']:.3f} s, --help {figures['help_seconds']:.3f} s")
+    few, many = bench.sizes.items
+    with bench.fresh() as path:
+        figures |= children.map_memory(path, few, many)
+    bench.say(f"small: a map takes {figures['map_bytes_per_item']:,.0f} bytes per item more")
+    return figures
+
+
+SUITES: dict[str, Callable[[Bench], Figures]] = {
+    "W1": w1,
+    "W2": w2,
+    "W2x": w2x,
+    "W3": w3,
+    "W4": w4,
+    "W5": w5,
+    "W7": w7,
+    "W8": w8,
+    "small": small,
+}
+
+
+# --- from samples to figures ---------------------------------------------------------------------------------------
+
+
+def _latency(figures: Figures, prefix: str, samples: list[Sample[list[float]]]) -> None:
+    p50s = [percentile(s.value, 50) for s in samples]
+    figures[f"{prefix}p50_ms"] = median(p50s) * 1e3
+    figures[f"{prefix}p99_ms"] = median([percentile(s.value, 99) for s in samples]) * 1e3
+    figures[f"{prefix}commits"] = median([p50 * s.ref for p50, s in zip(p50s, samples, strict=True)])
+
+
+def _each(samples: list[Sample[list[float]]]) -> str:
+    """The repetitions one by one: a median of ratios hides a disk that was slow in one of them."""
+    return "; ".join(f"{percentile(s.value, 50) * 1e3:.3f} ms at ref {s.ref:,.0f}" for s in samples)
+
+
+def _throughput(bench: Bench, name: str, usual: int, work: Callable[[Path], Figures]) -> Figures:
+    samples: list[Sample[Figures]] = []
+    for _ in bench.repeats(usual):
+        samples.append(bench.sample(work))
+        s = samples[-1]
+        rate, cpu = s.value["steps_per_s"], s.value["cpu_us_per_step"]
+        times = f"{rate / s.ref:.1f} x {s.ref:,.0f} raw commits/s"
+        bench.say(f"{name}: {rate:,.0f} steps/s = {times}, {cpu:.1f} µs of CPU per step")
+    figures: Figures = {key: median([s.value[key] for s in samples]) for key in samples[0].value}
+    figures["x_ref"] = median([s.value["steps_per_s"] / s.ref for s in samples])
+    return _with_ref(figures, samples)
+
+
+def _with_ref(figures: Figures, samples: list[Sample[Any]]) -> Figures:
+    figures["ref"] = median([s.ref for s in samples])
+    figures["repetitions"] = len(samples)
+    figures["drift"] = max(s.drift for s in samples)
+    return figures
+
+
+def _url(path: Path) -> str:
+    return f"sqlite:///{path / 'bench.db'}"

@@ -1,0 +1,102 @@
+"""Targets: what each figure has to reach (floor), what it should (aim), and the verdict.
+
+Owns: the catalogue of figures; the order in which they are shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["ok", "below aim", "below floor", ""]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a suite. A verdict is given where there is a floor."""
+
+    suite: str
+    key: str
+    what: str
+    form: str
+    floor: float | None = None
+    aim: float | None = None
+    more_is_better: bool = False
+    instead: tuple[str, float] | None = None
+    """Another figure of the suite that, when it is at least this, reaches the aim as well."""
+
+
+FIGURES = (
+    Figure("W1", "commits", "a step of a graph, p50, in raw commits", "{:.2f}", 2.8, 2.0),
+    Figure("W1", "p50_ms", "the same in ms", "{:.3f}"),
+    Figure("W1", "p99_ms", "p99 in ms", "{:.3f}"),
+    Figure("W1", "step_commits", "a ctx.step, p50, in raw commits", "{:.2f}", 2.8, 2.0),
+    Figure("W1", "step_p50_ms", "the same in ms", "{:.3f}"),
+    Figure("W1", "step_p99_ms", "p99 in ms", "{:.3f}"),
+    Figure("W1", "run_commits", "a step of a graph as in hf.run, p50, in raw commits", "{:.2f}"),
+    Figure("W1", "run_step_commits", "a ctx.step as in hf.run, p50, in raw commits", "{:.2f}"),
+    Figure("W2", "x_ref", "1,000 runs of 10 steps, steps/s in raw commits", "{:.1f}", 4, 7, True,
+           ("steps_per_s", 20_000)),
+    Figure("W2", "steps_per_s", "the same in steps/s", "{:,.0f}"),
+    Figure("W2", "cpu_us_per_step", "CPU per step in µs", "{:.1f}", 50, 40),
+    Figure("W2", "group", "runs per commit", "{:,.0f}"),
+    Figure("W2x", "cpu_ratio", "CPU per step of 10,000 runs against 1,000", "{:.2f}", 1.4, 1.4),
+    Figure("W2x", "cpu_us_per_step", "CPU per step of 10,000 runs in µs", "{:.1f}"),
+    Figure("W2x", "steps_per_s", "steps/s of 10,000 runs", "{:,.0f}"),
+    Figure("W3", "x_ref", "1,000 parallel nodes and a join, steps/s in raw commits", "{:.1f}", 4, 8, True),
+    Figure("W3", "steps_per_s", "the same in steps/s", "{:,.0f}"),
+    Figure("W3", "cpu_us_per_step", "CPU per step in µs", "{:.1f}"),
+    Figure("W4", "commits", "a one-node run from start to end, p50, in raw commits", "{:.2f}", 6, 4),
+    Figure("W4", "p50_ms", "the same in ms", "{:.3f}"),
+    Figure("W4", "p99_ms", "p99 in ms", "{:.3f}"),
+    Figure("W4", "run_commits", "the same as in hf.run, p50, in raw commits", "{:.2f}", 6, 3),
+    Figure("W4", "run_p50_ms", "the same in ms", "{:.3f}"),
+    Figure("W5", "seconds", "kill -9 at half of 10,000 steps: from restart to all done, in s", "{:.2f}", 2, 0.7),
+    Figure("W5", "run_twice", "steps that ran twice", "{:,.0f}"),
+    Figure("W7", "cpu_ratio", "one run of 50,000 steps: CPU of the last 1,000 against the first, p50", "{:.3f}", 1.2,
+           1.05),
+    Figure("W7", "cpu_ratio_mean", "the same by the mean", "{:.3f}"),
+    Figure("W7", "cpu_us_first", "CPU of one of the first steps in µs, p50", "{:.1f}"),
+    Figure("W8", "x_ref", "W2 with outputs of 1 KB, steps/s in raw commits", "{:.1f}", 2, 4, True),
+    Figure("W8", "steps_per_s", "the same in steps/s", "{:,.0f}"),
+    Figure("W8", "cpu_us_per_step", "CPU per step in µs", "{:.1f}"),
+    Figure("small", "idle_mib", "an idle engine, RSS in MiB", "{:.1f}", 70, 70),
+    Figure("small", "import_seconds", "import holdfast and its first name, in s", "{:.3f}", 0.25, 0.25),
+    Figure("small", "help_seconds", "holdfast --help, the whole process, in s", "{:.3f}", 0.25, 0.25),
+    Figure("small", "map_bytes_per_item", "bytes that each further item of a map takes", "{:,.0f}", 2_000, 500),
+)  # fmt: skip
+
+# What a map takes per further item is not zero: its input, its list of ended items, and what the join reads. These two
+# numbers are ours: 2,000 bytes are 200 MB for 100,000 items.
+SUITES = tuple(dict.fromkeys(figure.suite for figure in FIGURES))
+
+
+def verdict(figure: Figure, figures: dict[str, Any]) -> Verdict:
+    """How a measured figure stands; empty where nothing was asked of it."""
+    value = figures.get(figure.key)
+    if value is None or figure.floor is None or figure.aim is None:
+        return ""
+    sign = -1 if figure.more_is_better else 1
+    reached = sign * value <= sign * figure.aim
+    if figure.instead is not None:
+        other, enough = figure.instead
+        reached = reached or figures.get(other, 0) >= enough
+    if reached:
+        return "ok"
+    return "below aim" if sign * value <= sign * figure.floor else "below floor"
+
+
+def judge(results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every figure that something was asked of, with its verdict."""
+    return [
+        {
+            "suite": figure.suite,
+            "figure": figure.key,
+            "value": results[figure.suite][figure.key],
+            "floor": figure.floor,
+            "aim": figure.aim,
+            "verdict": found,
+        }
+        for figure in FIGURES
+        if figure.suite in results and (found := verdict(figure, results[figure.suite]))
+    ]

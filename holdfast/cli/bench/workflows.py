@@ -1,0 +1,139 @@
+"""Workflows of the benchmark: bodies that do nothing, so that what is measured is the engine.
+
+Owns: the workflows, and the marks that bodies leave for whoever measures.
+Invariants: module level and importable by name, so that a child process and a recovery find the same code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import holdfast as hf
+
+PAD = "x" * 1024
+
+marks: list[float] = []
+"""When each step of a chain began (W1 graph), or how long it took (W1 `ctx.step`), or the CPU so far (W7)."""
+
+side_log = -1
+"""File descriptor to which W5's bodies write that they ran."""
+kill_at = 0
+"""W5: the body that kills its own process; 0 for none."""
+bodies_run = 0
+
+
+@hf.node
+async def step(x: int) -> int:
+    return x + 1
+
+
+@hf.node
+async def marked_step(x: int) -> int:
+    marks.append(time.perf_counter())
+    return x + 1
+
+
+@hf.node
+async def wide_step(text: str) -> str:
+    return text
+
+
+@hf.node
+async def logged_step(x: int) -> int:
+    """Says that it ran where a crash cannot take it back, then may kill the process."""
+    global bodies_run
+    os.write(side_log, b"%d\n" % x)
+    bodies_run += 1
+    if bodies_run == kill_at:
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    return x + 1
+
+
+@hf.node(inline=True)
+def double(x: int) -> int:
+    return 2 * x
+
+
+@hf.node
+async def add(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@hf.workflow(name="bench-one")
+def one(x: int) -> int:
+    return step(x)
+
+
+@hf.workflow(name="bench-chain10")
+def chain10(x: int) -> int:
+    for _ in range(10):
+        x = step(x)
+    return x
+
+
+@hf.workflow(name="bench-chain100")
+def chain100(x: int) -> int:
+    for _ in range(100):
+        x = marked_step(x)
+    return x
+
+
+@hf.workflow(name="bench-wide10")
+def wide10(text: str) -> str:
+    for _ in range(10):
+        text = wide_step(text)
+    return text
+
+
+@hf.workflow(name="bench-logged10")
+def logged10(x: int) -> int:
+    for _ in range(10):
+        x = logged_step(x)
+    return x
+
+
+@hf.workflow(name="bench-code")
+async def code(ctx: hf.Context, steps: int) -> int:
+    """`ctx.step` after `ctx.step`; marks how long each took."""
+    x = 0
+    for _ in range(steps):
+        began = time.perf_counter()
+        x = await ctx.step(step, x)
+        marks.append(time.perf_counter() - began)
+    return x
+
+
+@hf.workflow(name="bench-long_code")
+async def long_code(ctx: hf.Context, steps: int) -> int:
+    """The same; marks the CPU that the process has used."""
+    x = 0
+    marks.append(time.process_time())
+    for _ in range(steps):
+        x = await ctx.step(step, x)
+        marks.append(time.process_time())
+    return x
+
+
+@hf.workflow(name="bench-doubled")
+def doubled(items: list[int]) -> int:
+    return add(hf.map(double, items))
+
+
+def fan(width: int) -> hf.Workflow[[int], int]:
+    """A workflow of `width` parallel nodes and a join."""
+    return FANS[width]
+
+
+def _fan(width: int) -> Callable[[int], int]:
+    def parallel(x: int) -> int:
+        return add([step(x) for _ in range(width)])
+
+    return parallel
+
+
+FANS: dict[int, hf.Workflow[[int], int]] = {
+    width: hf.workflow(name=f"bench-fan{width}")(_fan(width)) for width in (20, 1000)
+}

@@ -1,0 +1,1 @@
+"""One module per verb; `holdfast.cli.main` imports the one that is asked for."""

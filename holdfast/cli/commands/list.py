@@ -1,0 +1,89 @@
+"""`holdfast list`: which runs there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import databases, output
+from holdfast.cli.crowds import UNFINISHED
+from holdfast.cli.options import Db, Json
+from holdfast.engine import reads
+from holdfast.model.errors import UsageError
+from holdfast.model.statuses import RunStatus
+from holdfast.store.api import RunRow
+
+
+def command(
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status", help="Only runs of this status (may be repeated), or `unfinished`.", show_default=False
+        ),
+    ] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only runs of this workflow.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most this many.")] = 50,
+    form: Annotated[str, typer.Option("--output", "-o", metavar="table|json|id", help="What to print.")] = "table",
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """List runs, newest first.
+
+    \b
+    Examples:
+      holdfast list --status failed --limit 10
+      holdfast list --status unfinished -o id | xargs holdfast cancel
+    """
+    if form not in {"table", "json", "id"}:
+        raise UsageError(f"-o {form}: use table, json or id")
+    wanted = statuses(status)
+    try:
+        with databases.reading(db) as store:
+            rows = store.runs(status=wanted, workflow=workflow, limit=limit)
+            if json or form == "json":
+                output.document([reads.run_json(store, row, full=False) for row in rows])
+                return
+    except databases.NoDatabase as error:
+        rows = []
+        output.note(f"holdfast: {output.clean(error.message)}")
+        if json or form == "json":
+            output.document([])
+            return
+    if form == "id":
+        for row in rows:
+            output.write(output.line(row.run_id))
+    else:
+        _table(rows)
+
+
+def statuses(given: list[str] | None) -> list[str] | None:
+    """Statuses to look for, checked; None: any."""
+    if not given:
+        return None
+    known = [status.value for status in RunStatus]
+    wanted = [part for text in given for part in text.split(",")]
+    for word in wanted:
+        if word not in known and word != "unfinished":
+            raise UsageError(f"--status {word}: use {', '.join(known)} or unfinished")
+    return [s for s in known if s in wanted or ("unfinished" in wanted and s in UNFINISHED)]
+
+
+def _table(rows: list[RunRow]) -> None:
+    if not rows:
+        output.note("no runs")
+        return
+    cells = []
+    for row in rows:
+        ended = row.finished_at
+        began = row.started_at or row.created_at
+        took = output.duration((ended - began) / 1_000_000) if ended is not None else ""
+        status = f"{row.status}" if row.hold is None else "suspended"
+        about = (
+            output.line(row.workflow)
+            if row.hold is None
+            else f"{output.line(row.workflow)}  on hold: {output.line(row.hold)}"
+        )
+        cells.append((output.line(row.run_id), status, reads.iso_or_none(row.created_at) or "", took, about))
+    for text in output.table(("RUN", "STATUS", "CREATED", "TOOK", "WORKFLOW"), cells, colour=1):
+        output.write(text)

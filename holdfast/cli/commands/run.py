@@ -1,0 +1,154 @@
+"""`holdfast run`: start a workflow, or go on with it, and watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import detaching, inputs, output, settings
+from holdfast.cli.crowds import UNFINISHED
+from holdfast.cli.driving import drive
+from holdfast.cli.logs import show_logs
+from holdfast.cli.options import Db, GraceSeconds, Json, LeaseSeconds, Quiet
+from holdfast.cli.reporting import report
+from holdfast.cli.tuning import tune
+from holdfast.engine.engine import Engine
+from holdfast.engine.run import Run
+from holdfast.model.errors import HoldfastError
+from holdfast.model.policies import seconds
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.worker.loading import load_target
+
+COUNTED_MAX = 1_000
+
+
+def command(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="The workflow; NAME may be left out if it is the only one.")
+    ],
+    given: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Inputs by name, as one JSON object.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE", help="One input; the value is JSON or text.", show_default=False
+        ),
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Your own id. The same id with the same input is the same run.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="Fail the run after this time: 90, 90s, 1h30m.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background; print the run's id.")] = False,
+    quiet: Quiet = False,
+    db: Db = None,
+    json: Json = False,
+    lease_seconds: LeaseSeconds = None,
+    grace_seconds: GraceSeconds = None,
+    report_fd: Annotated[int | None, typer.Option("--report-fd", hidden=True)] = None,
+) -> int:
+    """Run a workflow and watch it; print its result.
+
+    Drives this run alone. If this process dies, `holdfast resume` goes on with it. Ctrl-C stops in order, so that the
+    run can be resumed; a second Ctrl-C cancels it.
+
+    \b
+    Examples:
+      holdfast run shop.py:fulfil --input '{"order": {"id": "42", "amount": 1500}}'
+      holdfast run shop.py:fulfil --input @order.json --run-id order-42 --detach
+      holdfast run hello.py --set name=Ada --json
+
+    \b
+    Exit codes: 0 completed, 1 failed, 2 wrong usage (nothing was started), 3 suspended
+    (only a person or another program can move it), 4 cancelled, 130 interrupted.
+    """
+    values = inputs.read(given, assignments or ())
+    url = settings.database_url(db)
+    settings.engine_numbers(lease_seconds=lease_seconds, grace_seconds=grace_seconds)
+    limit = None if timeout is None else _seconds(timeout)
+    if detach:
+        extra = [part for text in assignments or () for part in ("--set", text)]
+        extra += ["--run-id", run_id] if run_id is not None else []
+        extra += ["--timeout", timeout] if timeout is not None else []
+        return detaching.start(target, values, url, extra, json=json)
+    with output.only_json(json):
+        try:
+            _, workflow = load_target(target)
+            inputs.keep_text(values, assignments or (), workflow.definition.params)
+            show_logs()
+            tune()
+            order = _Order(workflow, values, run_id, limit, quiet, report_fd)
+            endings = drive(url, order.begin, json=json, quiet=quiet)
+        except HoldfastError as error:
+            detaching.tell(report_fd, {"error": {"code": error.code, "message": error.message}})
+            raise
+        return report(url, endings, json=json)
+
+
+class _Order:
+    """What is to be started."""
+
+    def __init__(
+        self,
+        workflow: Any,
+        values: dict[str, Any],
+        run_id: str | None,
+        timeout: float | None,
+        quiet: bool,
+        fd: int | None,
+    ) -> None:
+        self.workflow = workflow
+        self.values = values
+        self.run_id = run_id
+        self.timeout = timeout
+        self.quiet = quiet
+        self.report_fd = fd
+
+    async def begin(self, engine: Engine) -> Sequence[Run[Any]]:
+        run = await engine.start(self.workflow, run_id=self.run_id, timeout=self.timeout, **self.values)
+        detaching.tell(self.report_fd, {"run_id": run.run_id})
+        if not self.quiet:
+            self._say(engine, run)
+        return [run]
+
+    def _say(self, engine: Engine, run: Run[Any]) -> None:
+        row = engine.store.run(run.run_id)
+        assert row is not None
+        output.note(f"run {output.line(run.run_id)}")
+        said = driven_elsewhere(engine, run)
+        if said:
+            output.note(said)
+        others = left_alone(engine, row.root_no)
+        if others:
+            what = "is 1 other unfinished run" if others == 1 else f"are {others:,} other unfinished runs"
+            output.note(f"there {what} that nobody drives: `holdfast resume --all`")
+
+
+def driven_elsewhere(engine: Engine, run: Run[Any]) -> str:
+    """Who else drives a run; empty when we do, or nobody has to."""
+    row = engine.store.run(run.run_id)
+    if row is None or row.engine in (None, engine.lease.engine) or row.status in RUN_TERMINAL:
+        return ""
+    for other in engine.store.engines():
+        if other.engine == row.engine:
+            who = f"engine {other.engine} (pid {other.pid} on {output.line(other.host)})"
+            return f"run {output.line(run.run_id)} is driven by {who}; following it"
+    return ""
+
+
+def left_alone(engine: Engine, root_no: int) -> int:
+    """Unfinished runs that no live engine drives, without those of this root."""
+    dead = {row.engine for row in engine.lease.dead_engines(engine.clock.now())}
+    rows = engine.store.runs(status=UNFINISHED, limit=COUNTED_MAX)
+    return sum(1 for row in rows if row.root_no != root_no and (row.engine is None or row.engine in dead))
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        return float(text)
+    return seconds(text)

@@ -1,0 +1,185 @@
+"""`holdfast show`: one run, and where it failed first of all."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli import databases, output, reporting
+from holdfast.cli.options import Db, Json, RunId
+from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
+from holdfast.cli.progress import SYMBOLS
+from holdfast.engine import reads
+from holdfast.model import definition as definitions
+from holdfast.model import events as ev
+from holdfast.model.errors import CorruptJournal
+from holdfast.model.expressions import follow
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.api import RunRow, Store
+
+VALUE_CHARS_MAX = 400
+NODES_MAX = 60
+
+
+def command(
+    run: RunId,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Every node, however many there are.")] = False,
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Show one run: its state and nodes; a failed one opens on the failure.
+
+    \b
+    Examples:
+      holdfast show order-42
+      holdfast show order --json | jq .result
+    """
+    with databases.reading(db) as store:
+        row = databases.find(store, run)
+        if json:
+            output.document(reads.run_json(store, row, full=True))
+            return
+        for text in describe(store, row, 1_000_000 if everything else NODES_MAX):
+            output.write(text)
+
+
+def describe(store: Store, row: RunRow, nodes_max: int) -> list[str]:
+    """A run in lines."""
+    terminal = reads.terminal_event(store, row) if row.status in RUN_TERMINAL else None
+    created: ev.RunCreated = ev.decode(*store.event_data(row.run_no, [1])[1])
+    lines = [*_head(store, row)]
+    if isinstance(terminal, ev.RunFailed):
+        lines += ["", *_failure(store, row, created, terminal)]
+    if isinstance(terminal, ev.RunCancelled) and terminal.reason:
+        lines.append(f"reason    {output.line(terminal.reason)}")
+    for wait in reads.waits_json(store, row):
+        lines.append(f"waits     {reporting.wait_text(wait)}")
+    lines += ["", f"input     {_value(msgspec.json.decode(created.input))}"]
+    if isinstance(terminal, ev.RunCompleted):
+        lines.append(f"result    {_value(msgspec.json.decode(terminal.result))}")
+    lines += ["", *_nodes(store, row, nodes_max)]
+    hint = _hint(store, row, created)
+    return [*lines, "", *hint] if hint else lines
+
+
+def _head(store: Store, row: RunRow) -> list[str]:
+    status = output.paint(f"{SYMBOLS[row.status]} {row.status}", output.STATUS_COLOURS[row.status])
+    took = ""
+    if row.started_at is not None:
+        end = row.finished_at or time.time_ns() // 1000
+        took = f"  {output.duration((end - row.started_at) / 1_000_000)}"
+    lines = [f"run {output.line(row.run_id)}  {output.line(row.workflow)} v{row.version}  {status}{took}"]
+    lines.append(f"created   {reads.iso_or_none(row.created_at)}")
+    if row.finished_at is not None:
+        lines.append(f"finished  {reads.iso_or_none(row.finished_at)}")
+    if row.recoveries:
+        lines.append(f"crashes   {output.count(row.recoveries, 'recovery', 'recoveries')} in a row without progress")
+    owner = databases.owner(store, row)
+    if owner is not None and row.status not in RUN_TERMINAL:
+        lines.append(f"driven by {owner.engine} (pid {owner.pid} on {output.line(owner.host)})")
+    return lines
+
+
+def _failure(store: Store, row: RunRow, created: ev.RunCreated, terminal: ev.RunFailed) -> list[str]:
+    error = terminal.error
+    lines = []
+    if error.node is not None:
+        path = "" if error.path in (None, ".") else f"@{output.line(error.path)}"
+        tries = f", attempt {error.attempt}" if error.attempt else ""
+        lines.append(output.paint(f"✗ {output.line(error.node)}{path} failed{tries}", "red"))
+    else:
+        lines.append(output.paint("✗ the run failed", "red"))
+    lines += [f"  {text}" for text in output.clean(error.message).splitlines()]
+    lines += [f"    {output.line(frame)}" for frame in error.frames]
+    for name, value in _arguments(store, row, error):
+        lines.append(f"  {output.line(name)} = {_value(value)}")
+    lines += [f"  also: {output.line(other.message)}" for other in terminal.others]
+    return lines
+
+
+def _arguments(store: Store, row: RunRow, error: ev.ErrorInfo) -> list[tuple[str, Any]]:
+    """What the failed attempt was called with, read from the events that its start refers to."""
+    if error.node is None:
+        return []
+    started = [
+        event
+        for event in store.events(row.run_no, types=("NodeStarted",))
+        if event.node == error.node and event.path == (error.path or ".")
+    ]
+    if not started:
+        return []
+    found: list[tuple[str, Any]] = []
+    for name, seq, pointer in ev.decode(started[-1].type, started[-1].data).inputs[:10]:
+        held = store.event_data(row.run_no, [seq]).get(seq)
+        if held is None:
+            continue
+        try:
+            event = ev.decode(*held)
+        except CorruptJournal:
+            continue
+        whole = getattr(event, "input", None) or getattr(event, "output", None)
+        if whole is None:
+            continue
+        value = msgspec.json.decode(whole)
+        for key in pointer.split("/")[1:]:
+            text = key.replace("~1", "/").replace("~0", "~")
+            value = follow(value, (int(text),) if isinstance(value, list) and text.isdigit() else (text,))
+        found.append((name, value))
+    return found
+
+
+def _nodes(store: Store, row: RunRow, nodes_max: int) -> list[str]:
+    version = store.version(row.workflow, row.version)
+    if version is None:
+        return []
+    picture = Picture(definitions.decode(version.definition))
+    picture.see(store.events(row.run_no, types=TALLIED))
+    waits = store.open_waits([row.run_no])
+    now = row.finished_at or time.time_ns() // 1000
+    drawn = picture.lines(row, store.open_nodes([row.run_no]), waits, {}, now)[1:]
+    return [text for line in fit(drawn, nodes_max) if (text := node_text(line, row.status in RUN_TERMINAL))]
+
+
+def node_text(line: Line, over: bool) -> str:
+    """A line of the picture as text. What never began in a run that is over is told as such."""
+    status = "not reached" if over and line.status not in ENDED else line.status
+    name = output.pad("  " * (line.depth - 1) + SYMBOLS.get(line.status, " ") + " " + output.line(line.label), 28)
+    full = "".join(bar(line.done, line.total, 10)) + " " if line.done is not None and line.total else ""
+    painted = output.paint(output.pad(status, 11), output.STATUS_COLOURS.get(line.status, ""))
+    about = output.line(" ".join(part for part in (line.numbers, line.detail) if part))
+    return f"{name} {painted} {output.duration(line.seconds):>7}  {full}{about}".rstrip()
+
+
+def _hint(store: Store, row: RunRow, created: ev.RunCreated) -> list[str]:
+    """What can be done about a run that did not end well, or that nobody drives."""
+    url = store.url
+    if row.status == "failed":
+        again = _again(created, url)
+        return [
+            "what you can do:",
+            *([f"  run it again: {again}"] if again else []),
+            f"  read its journal: {reporting.command('events', row.run_id, url)}",
+        ]
+    if row.status not in RUN_TERMINAL and (row.hold is not None or databases.owner(store, row) is None):
+        what = "it is on hold" if row.hold is not None else "nobody drives it now"
+        return [f"{what}; to go on: {reporting.command('resume', row.run_id, url)}"]
+    return []
+
+
+def _again(created: ev.RunCreated, url: str) -> str:
+    code = created.code if isinstance(created.code, dict) else {}
+    if not code.get("file"):
+        return ""
+    given = bytes(created.input).decode()
+    if len(given) > 500:
+        given = "…"
+    target = f"{code['file']}:{code.get('name', '')}"
+    return shlex.join(["holdfast", "run", target, "--input", output.line(given), *reporting.database_option(url)])
+
+
+def _value(value: Any) -> str:
+    return output.line(output.json_text(value, compact=True), VALUE_CHARS_MAX)

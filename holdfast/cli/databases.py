@@ -1,0 +1,74 @@
+"""Databases: the store of verbs that only read.
+
+Owns: opening it for as long as a command needs it, without an engine; a database that is not there is not made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.cli import settings
+from holdfast.engine import reads
+from holdfast.engine.leases import is_dead
+from holdfast.model.errors import UnknownRun
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.api import EngineRow, RunRow, Store
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_connections import database_path
+
+PAGE = 1_000
+"""Events read at once: a page is a few hundred kilobytes."""
+FOLLOW_SECONDS = 0.05
+
+
+class NoDatabase(UnknownRun):
+    """There is no database yet."""
+
+
+@contextmanager
+def reading(flag: str | None) -> Iterator[SqliteStore]:
+    """The store that the settings name. Raises NoDatabase when nothing has ever run there."""
+    url = settings.database_url(flag)
+    path = database_path(url)
+    if path is not None and not path.exists():
+        raise NoDatabase(f"there is no database {path}. Name one with --db, or start a run: holdfast run FILE.py:NAME")
+    store = SqliteStore(url)
+    store.open()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def journal(store: SqliteStore, run_no: int, after: int) -> Iterator[reads.EventView]:
+    """The events there are, page by page."""
+    while page := reads.event_views(store, run_no, after, PAGE):
+        after = page[-1].seq
+        yield from page
+
+
+def follow(store: SqliteStore, run_no: int, after: int) -> Iterator[reads.EventView]:
+    """Committed events as they come, of whoever drives the run, until it has ended."""
+    while True:
+        row = store.run_by_no(run_no)
+        assert row is not None
+        for event in journal(store, run_no, after):
+            after = event.seq
+            yield event
+        if row.status in RUN_TERMINAL and after >= row.last_seq:
+            return
+        while not store.changed():
+            time.sleep(FOLLOW_SECONDS)
+
+
+def owner(store: Store, row: RunRow) -> EngineRow | None:
+    """The live engine that drives a run; None when nobody does."""
+    if row.engine is None:
+        return None
+    now = time.time_ns() // 1000
+    return next((e for e in store.engines() if e.engine == row.engine and not is_dead(e, now)), None)
+
+
+find = reads.find_run

@@ -1,0 +1,145 @@
+"""Inputs: what `--input` and `--set` say, as the inputs of a run by name.
+
+Owns: JSON on the command line, from a file or from stdin, and `key.inner=value`.
+Never: checks the inputs against the workflow (the engine does, and says what it takes).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.model.definition import Param
+from holdfast.model.errors import UsageError
+
+RESERVED = frozenset({"run_id", "priority", "timeout", "persistence"})
+"""Names that `engine.start` keeps for itself."""
+
+
+def read(given: str | None, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """The inputs: an object from `--input`, with the `--set` values put into it. Raises UsageError."""
+    inputs = {} if given is None else parse(*_source(given))
+    for assignment in assignments:
+        put(inputs, assignment)
+    for name in sorted(RESERVED & inputs.keys()):
+        option = name.replace("_", "-")
+        raise UsageError(f"{name!r} cannot be an input; it is an option of the command where there is one: --{option}")
+    return inputs
+
+
+def _source(given: str) -> tuple[str, str]:
+    """The text, and what to call it."""
+    if given == "-":
+        return sys.stdin.read(), "the input on stdin"
+    if not given.startswith("@"):
+        return given, "--input"
+    path = given[1:]
+    try:
+        return Path(path).read_text("utf-8"), f"--input {given}"
+    except FileNotFoundError:
+        raise UsageError(f"--input {given}: there is no file {Path(path).absolute()}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--input {given}: the file is not UTF-8 ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise UsageError(f"--input {given}: {error.strerror}") from None
+
+
+def parse(text: str, what: str) -> dict[str, Any]:
+    """A JSON object. Raises UsageError that shows where it is wrong."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        near = text[max(0, error.pos - 10) : error.pos + 20]
+        place = f"line {error.lineno}, column {error.colno}"
+        raise UsageError(f"{what} is not JSON: {error.msg} at {place}, near {near!r}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{what} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{what} must be an object with the workflow's inputs by name, such as "
+            f'{{"name": ...}}, and it is {_kind(value)}'
+        )
+    return value
+
+
+def put(inputs: dict[str, Any], assignment: str) -> None:
+    """`order.amount=10`: JSON if it is, else text."""
+    key, equals, text = assignment.partition("=")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise UsageError(f"--set {assignment!r}: write key=value, or outer.inner=value")
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        value = text
+    target = inputs
+    for part in parts[:-1]:
+        inner = target.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"--set {assignment!r}: {part} is {_kind(inner)}, so nothing can be set inside it")
+        target = inner
+    target[parts[-1]] = value
+
+
+def keep_text(inputs: dict[str, Any], assignments: Sequence[str], params: Sequence[Param]) -> None:
+    """Where the workflow wants text, `--set code=007` means the text, not the number."""
+    schemas = {param.name: param.schema for param in params}
+    for assignment in assignments:
+        key, _, text = assignment.partition("=")
+        *outer, last = key.split(".")
+        target: Any = inputs
+        schema: Any = {"properties": schemas}
+        root = schemas.get((*outer, last)[0])
+        for part in outer:
+            schema = _resolved(schema, root).get("properties", {}).get(part)
+            target = target.get(part) if isinstance(target, dict) else None
+        if isinstance(target, dict) and not isinstance(target.get(last), str):
+            wanted = _types(_resolved(schema, root).get("properties", {}).get(last), root)
+            if "string" in wanted and not wanted & _JSON_TYPES.get(type(target.get(last)), frozenset()):
+                target[last] = text
+
+
+_JSON_TYPES: dict[type, frozenset[str]] = {
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"number"}),
+    type(None): frozenset({"null"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+}
+
+
+def _types(schema: Any, root: Any) -> set[str]:
+    """The JSON types that a schema allows at its top."""
+    resolved = _resolved(schema, root)
+    options = [resolved, *resolved.get("anyOf", ())]
+    return {str(kind) for option in options if (kind := _resolved(option, root).get("type")) is not None}
+
+
+def _resolved(schema: Any, root: Any) -> dict[str, Any]:
+    """A schema, where it is known what it refers to."""
+    if isinstance(schema, dict) and isinstance(root, dict) and str(schema.get("$ref", "")).startswith("#/$defs/"):
+        schema = root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"))
+    return schema if isinstance(schema, dict) else {}
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a bool"
+        case str():
+            return "text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+    return "an object"

@@ -1,0 +1,27 @@
+"""Options that several verbs share, said once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The database, sqlite:///file.db or a path; else HOLDFAST_DATABASE_URL, holdfast.toml, sqlite:///holdfast.db.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)]
+LeaseSeconds = Annotated[
+    float | None,
+    typer.Option("--lease-seconds", help="How long this engine may be silent before another takes over (10)."),
+]
+GraceSeconds = Annotated[
+    float | None,
+    typer.Option("--grace-seconds", help="How long bodies may go on after Ctrl-C before they are left (10)."),
+]

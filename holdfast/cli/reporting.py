@@ -1,0 +1,115 @@
+"""Reporting: how a run that was driven or looked at is told at the end.
+
+Owns: the lines (or the JSON) about a run's end, its failure, its waits, and the command that goes on with it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from holdfast.cli import output, settings
+from holdfast.cli.crowds import SHOWN_MAX
+from holdfast.cli.databases import reading
+from holdfast.cli.driving import Ending
+from holdfast.engine import reads
+from holdfast.model import events as ev
+from holdfast.store.api import RunRow, Store
+from holdfast.store.sqlite_connections import database_path
+
+RESULT_CHARS_MAX = 20_000
+"""Of a result on a terminal; the rest is in `show --json`."""
+
+
+def report(url: str, endings: list[Ending], *, json: bool) -> int:
+    """Tell how the runs ended; the exit code for all of them."""
+    if not endings:
+        return output.complain("interrupted", "stopped before anything began; nothing is lost", output.INTERRUPTED)
+    with reading(url) as store:
+        rows = [reads.find_run(store, ending.run_id) for ending in endings]
+        if json:
+            shown = [reads.run_json(store, row, full=True) for row in rows]
+            if len(shown) == 1:
+                output.document(shown[0])
+            else:
+                for run in shown:
+                    output.document(run, compact=True)
+        told = [pair for pair in zip(rows, endings, strict=True) if len(rows) == 1 or pair[1].exit_code != output.OK]
+        for row, ending in told[:SHOWN_MAX]:
+            _tell(store, row, ending, url, json=json)
+        if len(told) > SHOWN_MAX:
+            output.note(f"… and {len(told) - SHOWN_MAX} more that did not complete; `holdfast list` shows them")
+    codes = [ending.exit_code for ending in endings]
+    for code in (output.INTERRUPTED, output.FAILED, output.CANCELLED, output.SUSPENDED):
+        if code in codes:
+            return code
+    return output.OK
+
+
+def _tell(store: Store, row: RunRow, ending: Ending, url: str, *, json: bool) -> None:
+    run_id = output.line(row.run_id)
+    match ending.exit_code:
+        case output.OK:
+            if not json:
+                output.write(result_text(reads.terminal_event(store, row)))
+        case output.FAILED:
+            for text in failure_lines(reads.terminal_event(store, row), run_id):
+                output.note(text)
+            output.note(f"`{command('show', row.run_id, url)}` shows more")
+        case output.CANCELLED:
+            reason = reads.terminal_event(store, row).reason
+            output.note(f"holdfast: run {run_id} was cancelled" + (f": {output.line(reason)}" if reason else ""))
+        case output.SUSPENDED:
+            output.note(f"holdfast: {output.line(ending.why)}")
+            for wait in reads.waits_json(store, row):
+                output.note(f"  {wait_text(wait)}")
+            output.note(f"`{command('resume', row.run_id, url)}` goes on with it")
+        case output.INTERRUPTED:
+            output.note(f"holdfast: stopped; run {run_id} is {row.status}, and no attempt is lost. To go on:")
+            output.note(f"  {command('resume', row.run_id, url)}")
+
+
+def command(verb: str, run_id: str, url: str) -> str:
+    """A command that can be pasted: with --db when the settings would not find the database by themselves."""
+    parts = ["holdfast", verb, output.line(run_id)]
+    return shlex.join(parts + database_option(url))
+
+
+def database_option(url: str) -> list[str]:
+    """`--db URL`, good in any directory; nothing when the settings lead there by themselves."""
+    if url == settings.database_url():
+        return []
+    path = database_path(url)
+    return ["--db", url if path is None else f"sqlite:///{path}"]
+
+
+def result_text(terminal: Any) -> str:
+    """A run's result as people read it."""
+    import msgspec
+
+    text = output.json_text(msgspec.json.decode(terminal.result))
+    if output.colours() and len(text) > RESULT_CHARS_MAX:
+        return text[:RESULT_CHARS_MAX] + f"\n… ({len(text):,} characters; --json prints all)"
+    return text
+
+
+def failure_lines(terminal: ev.RunFailed, run_id: str) -> list[str]:
+    """What failed, where, and the user's own frames."""
+    error = terminal.error
+    where = ""
+    if error.node is not None:
+        path = f"@{output.line(error.path)}" if error.path not in (None, ".") else ""
+        tries = f", attempt {error.attempt}" if error.attempt else ""
+        where = f" in {output.line(error.node)}{path}{tries}"
+    lines = [f"holdfast: run {run_id} failed{where}: {output.clean(error.message)}"]
+    lines += [f"  {output.line(frame)}" for frame in error.frames]
+    lines += [f"  also: {output.line(other.message)}" for other in terminal.others]
+    return lines
+
+
+def wait_text(wait: dict[str, Any]) -> str:
+    """One wait in a line."""
+    node = f"{output.line(wait['node'])} " if wait["node"] else ""
+    until = f" until {wait['until']}" if wait["until"] else ""
+    question = f": {output.line(wait['question'])}" if wait["question"] else ""
+    return f"{node}waits for {wait['kind']}{until}{question}"

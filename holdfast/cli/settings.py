@@ -1,0 +1,92 @@
+"""Settings: where the database is, and the numbers of the engine.
+
+Owns: the order flag, variable, project file, default; and what `holdfast.toml` may say.
+Never: knows what a setting means (holdfast.engine.settings does).
+
+    [holdfast]
+    database_url = "sqlite:///runs.db"
+    lease_seconds = 5
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from holdfast.model.errors import UsageError
+
+PROJECT_FILE = "holdfast.toml"
+DEFAULT_URL = "sqlite:///holdfast.db"
+NUMBERS = (
+    "lease_seconds",
+    "grace_seconds",
+    "idle_seconds",
+    "sweep_seconds",
+    "poll_seconds",
+    "threads",
+    "processes",
+    "max_recoveries",
+)
+"""What an engine can be told; each is also a variable `HOLDFAST_<NAME>`."""
+
+
+def database_url(flag: str | None = None) -> str:
+    """The address of the database, by flag, variable, project file or default. Raises UsageError."""
+    url = flag or _variable("DATABASE_URL") or project().get("database_url") or DEFAULT_URL
+    if "://" in url and not url.startswith("sqlite:"):
+        raise UsageError(f"{url.split('://', 1)[0]}:// is not supported yet; use sqlite:///file.db")
+    return str(url)
+
+
+def engine_numbers(**flags: float | None) -> None:
+    """Make flags and the project file's numbers known to engines of this process and of those it starts.
+
+    A flag wins over a variable, a variable over the file."""
+    for name, value in project().items():
+        if name in NUMBERS:
+            os.environ.setdefault(f"HOLDFAST_{name.upper()}", str(value))
+    for name, number in flags.items():
+        if number is not None:
+            os.environ[f"HOLDFAST_{name.upper()}"] = f"{number:g}"
+
+
+def project(directory: Path | None = None) -> dict[str, Any]:
+    """The table `[holdfast]` of the project file in the working directory; empty when there is none."""
+    path = (directory or Path.cwd()) / PROJECT_FILE
+    if not path.is_file():
+        return {}
+    import tomllib
+
+    try:
+        found = tomllib.loads(path.read_text("utf-8")).get("holdfast", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: [holdfast] must be a table")
+    for name, value in found.items():
+        if problem := _problem(name, value):
+            raise UsageError(f"{path}: {problem}")
+    return found
+
+
+def _problem(name: str, value: Any) -> str:
+    if name == "database_url":
+        return "" if isinstance(value, str) and value else "database_url must be text"
+    if name in NUMBERS:
+        return "" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} must be a number"
+    return f"unknown setting {name!r}; known are database_url, {', '.join(NUMBERS)}"
+
+
+def _variable(name: str) -> str | None:
+    """`HOLDFAST_<name>`, or the content of the file that `HOLDFAST_<name>_FILE` names."""
+    value = os.environ.get(f"HOLDFAST_{name}")
+    if value:
+        return value
+    file = os.environ.get(f"HOLDFAST_{name}_FILE")
+    if not file:
+        return None
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"HOLDFAST_{name}_FILE names {file}, which cannot be read: {error}") from None

@@ -1,0 +1,216 @@
+"""A project directory with workflows, and the command line in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLOWS = '''
+import asyncio
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import holdfast as hf
+
+
+def mark(name):
+    with open(name, "a") as f:
+        f.write("x")
+
+
+async def until(name):
+    while not os.path.exists(name):
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class Order:
+    id: str
+    amount: int
+
+
+@hf.node
+def charge(order: Order) -> str:
+    print("charging", flush=True)
+    subprocess.run(["echo", "from a child process"])
+    return f"receipt-{order.id}"
+
+
+@hf.node
+async def ship(order: Order, receipt: str) -> str:
+    return f"label-{receipt}"
+
+
+@hf.workflow
+def fulfil(order: Order):
+    receipt = charge(order)
+    with hf.when(order.amount > 1000):
+        label = ship(order, receipt)
+    return {"receipt": receipt, "label": hf.first(label, None)}
+
+
+@hf.node(retry=hf.Retry(attempts=2, backoff=0.01))
+def decline(order: Order) -> str:
+    raise ValueError(f"no money for {order.id} \\x1b[31mred")
+
+
+@hf.workflow
+def broken(order: Order):
+    return decline(order)
+
+
+async def add(n: int) -> int:
+    mark("adds")
+    return n + 1
+
+
+@hf.workflow
+async def gated(ctx: hf.Context, steps: int = 3) -> int:
+    """Some steps, then a gate that the test opens, then some more."""
+    total = 0
+    for _ in range(steps):
+        total = await ctx.step(add, total)
+    mark(f"attempt-{ctx.attempt}")
+    await until("go")
+    for _ in range(steps):
+        total = await ctx.step(add, total)
+    return total
+
+
+@hf.workflow
+async def sleeper(ctx: hf.Context) -> str:
+    await ctx.sleep(0.3)
+    return "awake"
+
+
+@hf.node(on_crash="ask")
+async def once() -> str:
+    mark("once")
+    await until("go")
+    return "done"
+
+
+@hf.workflow
+def careful():
+    return once()
+
+
+@hf.node
+async def enrich(n: int) -> int:
+    await asyncio.sleep(0.06)
+    return n * 2
+
+
+@hf.node
+async def crunch(ctx: hf.Context, numbers: list[int]) -> int:
+    for i in range(10):
+        ctx.progress(i, 10, f"block {i}")
+        await asyncio.sleep(0.06)
+    return sum(numbers)
+
+
+@hf.workflow
+def wide(count: int = 40):
+    return crunch(hf.map(enrich, list(range(40)), limit=4))
+
+
+@hf.workflow
+def named(name: str, times: int = 1):
+    return hf.text("{} {}", name, times)
+'''
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_") and k != "PYTHONDONTWRITEBYTECODE"}
+COMMAND = [sys.executable, "-m", "holdfast"]
+
+
+class Project:
+    """A directory with `flows.py` and a database that the commands find by themselves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.url = f"sqlite:///{directory / 'holdfast.db'}"
+        self.started: list[subprocess.Popen[str]] = []
+
+    def cli(self, *args: str, cwd: Path | None = None, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [*COMMAND, *args],
+            cwd=cwd or self.directory,
+            env=ENVIRONMENT | env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *args: str, exit_code: int = 0, **env: str) -> Any:
+        """Run a command with --json; what it printed."""
+        done = self.cli(*args, "--json", **env)
+        assert done.returncode == exit_code, done
+        return json.loads(done.stdout)
+
+    def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
+        """Run a command beside the test."""
+        process = subprocess.Popen(
+            [*COMMAND, *args],
+            cwd=self.directory,
+            env=ENVIRONMENT | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a body has made this mark."""
+        eventually(lambda: (self.directory / name).exists(), f"{name} was never made")
+
+    def open_gate(self) -> None:
+        (self.directory / "go").touch()
+
+    def marks(self, name: str) -> int:
+        path = self.directory / name
+        return len(path.read_text()) if path.exists() else 0
+
+    def events(self, run_id: str, *types: str) -> list[dict[str, Any]]:
+        printed = self.cli("events", run_id, "--json").stdout
+        found = [json.loads(line) for line in printed.splitlines()]
+        return [event for event in found if not types or event.get("type") in types]
+
+
+def eventually(condition: Callable[[], bool], message: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    tmp_path.chmod(0o700)
+    (tmp_path / "flows.py").write_text(FLOWS)
+    made = Project(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+ORDER = '{"order": {"id": "42", "amount": 1500}}'
+CHEAP = '{"order": {"id": "43", "amount": 15}}'
