@@ -1,0 +1,94 @@
+"""Durable code: an async function whose awaited steps are remembered.
+
+    python examples/research.py
+    holdfast run examples/research.py:research --input '{"topic": "kelp"}'
+
+Shows `ctx.step`, `ctx.map`, retries inside steps, an ordinary `while` loop, `ctx.sleep` and a child workflow. When the
+process dies, the function runs again from its first line; every step that had completed returns at once what it
+returned before, and the function comes back to where it was. So what it decides must follow from what its steps
+returned: the clock and chance come from `ctx.now()`, `ctx.random()` and `ctx.uuid()`, which are remembered too.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import holdfast as hf
+
+TRIES: Counter[str] = Counter()
+"""How often each page was asked for, by this process: what makes the service below flaky."""
+
+
+@dataclass
+class Plan:
+    topic: str
+    urls: list[str]
+
+
+@dataclass
+class Review:
+    accept: bool
+    more_urls: list[str]
+
+
+@dataclass
+class Report:
+    text: str
+    shelf_mark: str
+
+
+@hf.node
+async def make_plan(topic: str) -> Plan:
+    return Plan(topic, [f"https://example.org/{topic}/{n}" for n in range(1, 5)])
+
+
+@hf.node(retry=hf.Retry(attempts=4, backoff=0.02, jitter=0, on=(ConnectionError,)), timeout="10s")
+async def fetch(url: str) -> str:
+    """Stands for an HTTP request. Page 3 needs three tries; each failed one is an event of the journal."""
+    TRIES[url] += 1
+    if url.endswith("/3") and TRIES[url] < 3:
+        raise ConnectionError(f"{url} does not answer")
+    return f"page {url.rpartition('/')[2]}"
+
+
+@hf.node
+async def write(topic: str, pages: list[str]) -> str:
+    return f"All about {topic}, from {', '.join(pages)}"
+
+
+async def review(draft: str) -> Review:
+    """A step may be a plain function too; it has no retries then."""
+    enough = draft.count("page") >= 6
+    return Review(enough, [] if enough else ["https://example.org/more/5", "https://example.org/more/6"])
+
+
+@hf.node
+async def shelve(text: str) -> str:
+    return f"shelf {len(text) % 10}"
+
+
+@hf.workflow
+def publish(text: str) -> str:
+    """A graph, started by the durable code as a run of its own."""
+    return shelve(text)
+
+
+@hf.workflow
+async def research(ctx: hf.Context, topic: str = "holdfasts") -> Report:
+    """Find out about a topic until a reviewer is content, then publish it."""
+    plan = await ctx.step(make_plan, topic)
+    pages = await ctx.map(fetch, plan.urls, limit=10)
+    while True:
+        draft = await ctx.step(write, plan.topic, pages)
+        verdict = await ctx.step(review, draft)
+        if verdict.accept:
+            break
+        pages += await ctx.map(fetch, verdict.more_urls)
+    await ctx.sleep("100ms")  # or "1h", a timedelta, a datetime: the run costs a row while it sleeps
+    shelf_mark = await ctx.child(publish, text=draft, run_id=f"publish-{ctx.run_id}")
+    return Report(draft, shelf_mark)
+
+
+if __name__ == "__main__":
+    report = hf.run(research, topic="holdfasts")
+    print(report.text)
+    print(report.shelf_mark)

@@ -1,0 +1,78 @@
+"""The documentation tells the truth: its Python blocks run, and what is made from the code is up to date."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
+
+S = TypeVar("S", bound=StrEnum)
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_python_blocks_of_a_page_run_as_one_file(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert blocks
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(blocks), "utf-8")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    command = [sys.executable, "-W", "error", str(script)]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file).resolve() if file else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings of a page have in links to it."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_state_machines_are_drawn_from_their_tables() -> None:
+    page = (ROOT / "docs/state-machines.md").read_text("utf-8")
+    drawn = re.findall(r"^```mermaid\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert drawn == [
+        diagram(RUN_TRANSITIONS, "created", RUN_TERMINAL),
+        diagram(NODE_TRANSITIONS, "pending", NODE_SETTLED),
+    ]
+
+
+def diagram(table: Mapping[S, frozenset[S]], first: str, last: frozenset[S]) -> str:
+    """A transition table as Mermaid draws it."""
+    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
+    lines += [f"    {now} --> {to}" for now in table for to in table if to in table[now]]
+    lines += [f"    {status} --> [*]" for status in table if status in last]
+    return "\n".join(lines) + "\n"
+
+
+def test_every_test_named_by_the_requirements_exists() -> None:
+    """`tests/x/test_y.py::test_z` is there; a bare file or folder is there too."""
+    page = (ROOT / "docs/requirements.md").read_text("utf-8")
+    missing = []
+    for place, _, name in {m.groups() for m in re.finditer(r"`((?:tests|holdfast/testing)/[\w./-]+)(::(\w+))?`", page)}:
+        path = ROOT / place
+        if not path.exists() or (name and f"def {name}(" not in path.read_text("utf-8")):
+            missing.append(f"{place}::{name}" if name else place)
+    assert sorted(missing) == []
