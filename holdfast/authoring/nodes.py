@@ -7,7 +7,6 @@ Never: runs a node durably (see engine and worker).
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -18,6 +17,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import msgspec
 
 from holdfast.authoring import code, signatures, tracing
+from holdfast.authoring.placed import Placed
 from holdfast.authoring.refs import refs_in, trace_error
 from holdfast.authoring.signatures import Signature
 from holdfast.model import handlers
@@ -49,7 +49,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool = False
 
 
-class Node(Generic[P, R]):
+class Node(Placed, Generic[P, R]):
     """A function as a unit of work. Calling it in a workflow graph adds a node; `fn` is the function itself."""
 
     def __init__(
@@ -60,19 +60,17 @@ class Node(Generic[P, R]):
         self.name = name or code.handler_name(fn)
         """The handler's name, by which definitions refer to the function."""
         self._names = names or {}
-        self._id = ""
-        self._after: tuple[Any, ...] = ()
         functools.update_wrapper(self, fn)
         handlers.register(self.name, lambda: self.handler)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = tracing.current()
         if trace is not None:
-            node_id = trace.new_id(self.base_id, self._id)
+            node_id = trace.new_id(self.base_id, self.explicit_id)
             arguments = bound_expressions(trace, self.signature, self.base_id, args, kwargs)
             options = self.definition_fields()
             added: R = trace.add(
-                self.signature.returns, self._after, id=node_id, uses=self.name, args=arguments, **options
+                self.signature.returns, self.after_refs, id=node_id, uses=self.name, args=arguments, **options
             )
             return added
         body = current_body.get()
@@ -88,32 +86,12 @@ class Node(Generic[P, R]):
         result: R = self.fn(*args, **kwargs)
         return result
 
-    def named(self, node_id: str) -> Node[P, R]:
-        """The same node under an id of its own: `charge.named("charge_again")(order)`."""
-        configured = copy.copy(self)
-        configured._id = node_id
-        return configured
-
-    def after(self, *refs: Any) -> Node[P, R]:
-        """The same node, started only when what `refs` came from is settled: `ship.after(label)(order)`."""
-        configured = copy.copy(self)
-        configured._after = (*self._after, *refs)
-        return configured
-
     def __repr__(self) -> str:
         return f"<node {self.name}>"
 
     @property
     def base_id(self) -> str:
         return self.name.rpartition(".")[2]
-
-    @property
-    def explicit_id(self) -> str:
-        return self._id
-
-    @property
-    def after_refs(self) -> tuple[Any, ...]:
-        return self._after
 
     @functools.cached_property
     def signature(self) -> Signature:

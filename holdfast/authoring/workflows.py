@@ -8,7 +8,6 @@ Invariant: a workflow is traced once, under a lock, and its definition is valid.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -18,6 +17,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 from holdfast.authoring import code, results, signatures, tracing
 from holdfast.authoring.nodes import Ctx, Duration, bound_expressions, check_function
+from holdfast.authoring.placed import Placed
 from holdfast.authoring.refs import Ref, close_matches, trace_error
 from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
 from holdfast.model import handlers, validation
@@ -34,7 +34,7 @@ R = TypeVar("R")
 _lock = threading.RLock()
 
 
-class Workflow(Generic[P, R]):
+class Workflow(Placed, Generic[P, R]):
     """A function as a workflow: a graph from a plain function, durable code from an async one with a ctx."""
 
     def __init__(
@@ -53,8 +53,6 @@ class Workflow(Generic[P, R]):
         self.handler_name = code.handler_name(fn)
         """Durable code: the handler that runs the function itself."""
         self._names = names or {}
-        self._id = ""
-        self._after: tuple[Any, ...] = ()
         self._registered: RegisteredWorkflow | None = None
         functools.update_wrapper(self, fn)
         self._rival = _claim(self)
@@ -119,32 +117,12 @@ class Workflow(Generic[P, R]):
             raise UsageError(f"{self.name} is a workflow; inside a body start it as a child: await ctx.child({given})")
         raise UsageError(f"{self.name} is a workflow; run it with hf.run({given}), or engine.start({given})")
 
-    def named(self, node_id: str) -> Workflow[P, R]:
-        """The same workflow as a child node with an id of its own."""
-        configured = copy.copy(self)
-        configured._id = node_id
-        return configured
-
-    def after(self, *refs: Any) -> Workflow[P, R]:
-        """The same workflow as a child node, started only when what `refs` came from is settled."""
-        configured = copy.copy(self)
-        configured._after = (*self._after, *refs)
-        return configured
-
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
     @property
     def base_id(self) -> str:
         return self.name
-
-    @property
-    def explicit_id(self) -> str:
-        return self._id
-
-    @property
-    def after_refs(self) -> tuple[Any, ...]:
-        return self._after
 
     def child_fields(self, trace: tracing.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """What a child node of this workflow consists of, its id left out."""
@@ -157,8 +135,8 @@ class Workflow(Generic[P, R]):
         return {"uses": "holdfast.child", "args": arguments, "returns": schema_of(self.signature.returns)}
 
     def _add_child(self, trace: tracing.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        node_id = trace.new_id(self.base_id, self._id)
-        return trace.add(self.signature.returns, self._after, id=node_id, **self.child_fields(trace, args, kwargs))
+        node_id = trace.new_id(self.base_id, self.explicit_id)
+        return trace.add(self.signature.returns, self.after_refs, id=node_id, **self.child_fields(trace, args, kwargs))
 
     def _define(self) -> RegisteredWorkflow:
         _check_inputs(self)
