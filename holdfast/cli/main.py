@@ -169,6 +169,7 @@ def exit_code(error: Exception) -> int:
             | errors.MissingCode()
             | errors.NotOurStore()
             | errors.NewerStore()
+            | errors.StoreMissing()
             | errors.StoreReadOnly()
         ):
             return output.USAGE

@@ -207,6 +207,12 @@ class StoreReadOnly(StoreError):
     code = "store_read_only"
 
 
+class StoreMissing(StoreError):
+    """There is no such place for a database."""
+
+    code = "store_missing"
+
+
 class NotOurStore(StoreError):
     """The file is not a Holdfast database."""
 

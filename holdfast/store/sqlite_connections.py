@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import apsw
 
-from holdfast.model.errors import HoldfastError, NotOurStore, StoreError, StoreFull, StoreReadOnly
+from holdfast.model.errors import HoldfastError, NotOurStore, StoreError, StoreFull, StoreMissing, StoreReadOnly
 from holdfast.store.migrate import header_fits, inspect, migrate, migrations
 
 BUSY_SECONDS = 600.0
@@ -218,9 +218,9 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         if not path.is_file():
-            raise StoreError(f"{path} is not a file.") from None
+            raise StoreMissing(f"{path} is not a file.") from None
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(f"{path}: there is no directory {path.parent}. Make it first.") from None
+        raise StoreMissing(f"{path}: there is no directory {path.parent}. Make it first.") from None
     except OSError as error:
         raise StoreReadOnly(f"{path} cannot be created: {error.strerror}.") from error
 

@@ -170,3 +170,9 @@ def test_other_unfinished_runs_are_mentioned(project: Project, tmp_path: Path) -
     left.wait()
     done = project.cli("run", "flows.py:named", "--set", "name=a")
     assert "there is 1 other unfinished run that nobody drives: `holdfast resume --all`" in done.stderr
+
+
+def test_a_database_in_a_folder_that_is_not_there_is_a_mistake_of_usage(project: Project) -> None:
+    done = project.cli("run", "flows.py:fulfil", "--input", CHEAP, "--db", "sqlite:///missing/runs.db")
+    assert done.returncode == 2
+    assert "there is no directory" in done.stderr
