@@ -1,10 +1,10 @@
-"""Flows: the program that the supervisor starts and kills.
+"""Flows: the program that the supervisor starts and kills (nursery.py forks it).
 
-    python flows.py DATABASE EFFECTS WORKFLOW:RUN_ID ... resume:RUN_ID cancel:RUN_ID
+    main([DATABASE, EFFECTS, WORKFLOW:RUN_ID, WORKFLOW:PREFIX*COUNT, resume:RUN_ID, cancel:RUN_ID, ...])
 
 It opens an engine, starts those of the runs that do not exist, and ends when nothing is unfinished. Every body and
-step writes a line to the effects file before and after it acts, as an outside receiver would see it: what acted, under
-which idempotency key, in which attempt. Each returns its own name, so that the journal tells what is completed.
+step writes a line to the effects file when it acts, as an outside receiver would see it: what acted, under which
+idempotency key, in which attempt. Each returns its own name, so that the journal tells what is completed.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import signal
 import sys
 import time
 from typing import Any
 
 import holdfast as hf
+from tests.crash import faults
 
-EFFECTS = os.environ.get("CRASH_EFFECTS", "")
+EFFECTS = ""
+"""The file that stands for the world outside."""
 
 
 def act(ctx: Any, what: str) -> str:
     """The outside effect of a body or a step."""
     name = f"{ctx.run_id}/{what}"
     line = {"name": name, "key": ctx.idempotency_key, "attempt": ctx.attempt, "pid": os.getpid()}
-    fd = os.open(EFFECTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    fd = os.open(EFFECTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, json.dumps(line).encode() + b"\n")
+    os.fsync(fd)
     os.close(fd)
     return name
 
@@ -109,6 +114,43 @@ async def join(ctx: hf.Context, parts: list[str]) -> list[str]:
 @hf.workflow
 def parallel():
     return join([branch.named(name)(name) for name in ("a", "b", "c")])
+
+
+# --- one that waits beside one that works ---
+
+
+@hf.node
+async def sleeper(ctx: hf.Context) -> str:
+    await ctx.sleep(3600)
+    return act(ctx, "sleeper")
+
+
+@hf.node
+def sync_sleeper(ctx: hf.SyncContext) -> str:
+    act(ctx, "falls asleep")
+    ctx.sleep(3600)
+    return act(ctx, "sync sleeper")
+
+
+@hf.workflow
+def beside():
+    return [sleeper(), sync_sleeper(), branch.named("works")("works")]
+
+
+# --- a body that outlives its lease ---
+
+
+@hf.node
+async def slow(ctx: hf.Context) -> str:
+    name = act(ctx, "slow")
+    while ctx.attempt == 1 and not os.path.exists(f"{EFFECTS}.gate"):  # noqa: ASYNC110 - the gate is another process
+        await asyncio.sleep(0.005)
+    return name
+
+
+@hf.workflow
+def slowly():
+    return three(two(slow()))
 
 
 # --- durable code, also lazy ---
@@ -262,23 +304,83 @@ def mixed():
     }
 
 
+# --- bodies that kill their engine, and those beside them ---
+
+
+@hf.node
+async def bystander(ctx: hf.Context) -> str:
+    if os.environ.get("CRASH_STAY") == "all inside":
+        await asyncio.Event().wait()
+    await asyncio.sleep(0.001)
+    return f"{ctx.run_id}/bystander"
+
+
+@hf.workflow
+def innocent():
+    return bystander()
+
+
+@hf.node
+async def killer(ctx: hf.Context) -> str:
+    if os.environ.get("CRASH_STAY") == "all inside":
+        say("inside killer")
+        await asyncio.Event().wait()
+    if not os.path.exists(f"{EFFECTS}.mended"):
+        act(ctx, "kill")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{ctx.run_id}/killer"
+
+
+@hf.workflow
+def guilty():
+    return killer()
+
+
+@hf.node
+def exiter(ctx: hf.SyncContext) -> None:
+    if os.environ.get("CRASH_STAY") == "all inside":
+        time.sleep(3600)
+    act(ctx, "exit")
+    os._exit(EXITED)
+
+
+@hf.workflow
+def guilty_by_exit():
+    return exiter()
+
+
+EXITED = 9
+"""How a body ends its process that does not use a signal."""
+REFUSED = 3
+"""How a process ends whose store or engine raised an error of ours."""
+
 WORKFLOWS = {
-    w.name: w for w in (chain, queue, parallel, steps, lazy_steps, lazy_sleep, once, once_in_code, trip, mixed)
+    w.name: w
+    for w in (
+        chain,
+        queue,
+        parallel,
+        steps,
+        lazy_steps,
+        lazy_sleep,
+        once,
+        once_in_code,
+        trip,
+        mixed,
+        beside,
+        slowly,
+        innocent,
+        guilty,
+        guilty_by_exit,
+    )
 }
 
 
 async def drive(database: str, wanted: list[str]) -> None:
-    limit = os.environ.get("CRASH_MAX_RECOVERIES")
-    async with hf.open(f"sqlite:///{database}", max_recoveries=int(limit) if limit else None) as engine:
+    async with hf.open(f"sqlite:///{database}") as engine:
         say("open")
         for entry in wanted:
-            name, _, run_id = entry.partition(":")
-            if name == "resume":
-                await engine.resume(run_id)
-            elif name == "cancel":
-                await engine.get(run_id).cancel("enough")
-            else:
-                await engine.start(WORKFLOWS[name], run_id=run_id)
+            await do(engine, entry)
         say("started")
         for row in await engine.list(limit=100_000):
             if any(wait["kind"] == "hold" for wait in row["waits"]):
@@ -288,6 +390,42 @@ async def drive(database: str, wanted: list[str]) -> None:
         say("done")
 
 
+async def do(engine: Any, entry: str) -> None:
+    """What one argument asks for."""
+    name, _, run_id = entry.partition(":")
+    prefix, many, count = run_id.partition("*")
+    if name == "resume":
+        await engine.resume(run_id)
+    elif name == "cancel":
+        await engine.get(run_id).cancel("enough")
+    elif many:
+        await asyncio.gather(*(engine.start(WORKFLOWS[name], run_id=f"{prefix}{i}") for i in range(int(count))))
+    else:
+        await engine.start(WORKFLOWS[name], run_id=run_id)
+
+
+class Announcer(logging.Handler):
+    """Says on the output what the engine logs about a full disk."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "disk is full" in record.getMessage():
+            say("disk full")
+
+
+def main(arguments: list[str]) -> None:
+    global EFFECTS
+    database, EFFECTS, *wanted = arguments
+    logging.basicConfig()
+    logging.getLogger("holdfast.engine").addHandler(Announcer())
+    faults.arrange()
+    try:
+        asyncio.run(drive(database, wanted))
+    except KeyboardInterrupt:
+        pass  # an orderly stop
+    except hf.HoldfastError as error:
+        say(f"error {error.code}: {error}")
+        sys.exit(REFUSED)
+
+
 if __name__ == "__main__":
-    EFFECTS = sys.argv[2]
-    asyncio.run(drive(sys.argv[1], sys.argv[3:]))
+    main(sys.argv[1:])

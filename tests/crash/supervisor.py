@@ -8,40 +8,46 @@ death the journal is proven (kit.check_file), and what it says is completed must
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from tests.crash.nursery import PATIENCE_SECONDS, Life, Nursery
 from tests.engine.kit import check_file
 
-FLOWS = Path(__file__).with_name("flows.py")
-ROOT = str(Path(__file__).resolve().parents[2])
-PATIENCE_SECONDS = 60
+EXITED = 9
+"""The exit code of a body that ends its process without a signal (flows.py)."""
+REFUSED = 3
+"""The exit code of a process that got an error of ours (flows.py)."""
 
 
 class Arena:
     """One database, the effects of its bodies, and the processes that drive it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
         self.db = folder / "runs.db"
         self.effects_file = folder / "effects"
         self.kills = 0
+        self._nursery = nursery
         self._completed: dict[str, int] = {}
         """What the journal said was completed at a death, and how often it had acted by then."""
 
+    def sibling(self, name: str) -> Arena:
+        """Another arena, in a folder of its own."""
+        return Arena(self.folder / name, self._nursery)
+
     # --- processes ---------------------------------------------------------------------------------------------
 
-    def start(self, *runs: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *runs: str, **environment: str) -> Life:
         """An engine that starts these runs (`workflow:run_id`) and finishes everything."""
-        command = [sys.executable, str(FLOWS), str(self.db), str(self.effects_file), *runs]
-        environ = {**os.environ, "PYTHONPATH": ROOT, "PYTHONHASHSEED": "random", **environment}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+        return self._nursery.start(str(self.db), str(self.effects_file), *runs, **environment)
 
     def crash(self, *runs: str, die_at: str | None = None, stay: str | None = None, **environment: str) -> bool:
         """Run until it dies at a place, or kill it when it has said `stay`; False when it ended before."""
@@ -49,44 +55,56 @@ class Arena:
             environment["HOLDFAST_DIE_AT"] = die_at
         if stay is not None:
             environment["CRASH_STAY"] = stay
-        process = self.start(*runs, **environment)
+        life = self.start(*runs, **environment)
         if stay is not None:
-            read_until(process, stay)
-        return self.kill(process) if stay is not None else self.died(process)
+            life.read_until(stay)
+        return self.kill(life) if stay is not None else self.died(life)
 
-    def kill(self, process: subprocess.Popen[str]) -> bool:
+    def kill(self, life: Life) -> bool:
         """Kill it now, and look at what it left."""
-        process.send_signal(signal.SIGKILL)
-        return self.died(process)
+        life.kill()
+        return self.died(life)
 
-    def died(self, process: subprocess.Popen[str]) -> bool:
+    def died(self, life: Life, *, look: bool = True) -> bool:
         """Wait for its end, and look at what it left; whether it was killed."""
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode in (0, -signal.SIGKILL), f"exit code {process.returncode}: {output}"
-        self.look()
-        if process.returncode == 0:
+        output = life.wait()
+        assert life.returncode in (0, EXITED, -signal.SIGKILL), f"exit code {life.returncode}: {output}"
+        if look:
+            self.look()
+        if life.returncode == 0:
             return False
         self.kills += 1
         return True
 
     def finish(self, *runs: str, **environment: str) -> None:
         """Run to the end, and look at everything."""
-        process = self.start(*runs, **environment)
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, output
+        self.finished(self.start(*runs, **environment))
+
+    def finished(self, life: Life, *, came_back: bool = False) -> None:
+        """Wait for an end that must be orderly, and look at everything."""
+        output = life.wait()
+        assert life.returncode == 0, f"exit code {life.returncode}: {output}"
         assert output.split("\n")[-2] == "done", output
+        self.look(came_back=came_back)
+
+    def refused(self, life: Life) -> str:
+        """Wait for an end with an error of ours, and look at what it left; the error."""
+        output = life.wait()
+        assert life.returncode == REFUSED, f"exit code {life.returncode}: {output}"
         self.look()
+        return output.split("\n")[-2]
 
     # --- what they left ----------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Prove the journals; nothing that was completed at an earlier death may have acted since."""
+    def look(self, *, came_back: bool = False) -> None:
+        """Prove the journals. Nothing that was completed at an earlier death may have acted since, but in an engine
+        that stood still meanwhile, and there under the key that the receiver knows already."""
         if not self.db.exists():
             return
         check_file(self.db)
         acted = Counter(effect["name"] for effect in self.effects())
         for name, times in self._completed.items():
-            assert acted[name] == times, f"{name} was completed, and acted again"
+            assert acted[name] == times or came_back, f"{name} was completed, and acted again"
         for name in self.completed():
             self._completed[name] = acted[name]
         self._check_effects()
@@ -149,19 +167,27 @@ class Arena:
         return found
 
     def query(self, sql: str, *values: Any) -> list[Any]:
-        connection = apsw.Connection(str(self.db))
+        connection = apsw.Connection(str(self.db), flags=apsw.SQLITE_OPEN_READONLY)
+        connection.set_busy_timeout(10_000)
         try:
             return connection.execute(sql, values).fetchall()
         finally:
             connection.close()
 
+    def write(self, sql: str, *values: Any) -> None:
+        """Change the database behind everybody's back."""
+        connection = apsw.Connection(str(self.db), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection.set_busy_timeout(10_000)
+        try:
+            connection.execute(sql, values)
+        finally:
+            connection.close()
 
-def read_until(process: subprocess.Popen[str], marker: str) -> None:
-    """Read the process's output up to a line."""
-    assert process.stdout is not None
-    seen = []
-    for line in process.stdout:
-        seen.append(line.strip())
-        if seen[-1] == marker:
-            return
-    raise AssertionError(f"the process ended before it said {marker!r}: {seen}")
+    def wait_for(self, condition: Callable[[], Any]) -> Any:
+        """Wait until something is true of the database or of the effects."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            if self.db.exists() and (found := condition()):
+                return found
+            time.sleep(0.01)
+        raise AssertionError("never happened")

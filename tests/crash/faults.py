@@ -1,0 +1,120 @@
+"""Faults: what a life of flows.py can be told to suffer, by its environment. Runs in the child process.
+
+HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`
+CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continues it
+CRASH_FILE_BYTES=n          no file may grow beyond this (RLIMIT_FSIZE)
+CRASH_SYNC_FAILS=n          the n-th sync of a WAL fails, and every one after it
+CRASH_STATEMENT=n           ends by SIGKILL before the n-th statement of bringing the schema up to date
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from holdfast import opening
+from holdfast.engine import dying
+from holdfast.store import sqlite_connections
+from holdfast.store.sqlite import SqliteStore
+
+kept: list[object] = []
+"""What must live as long as the process: apsw forgets a VFS whose object is gone."""
+
+
+def arrange() -> None:
+    """Everything that the environment asks for."""
+    environ = os.environ
+    dying.die_at(environ.get("HOLDFAST_DIE_AT"))
+    if place := environ.get("CRASH_STOP_AT"):
+        # sent to this very thread: sent to the process, it might go a little further, and stop with a lock in its hand
+        dying.at = _countdown(place, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP))
+    if dying.at is not None:
+        _reach_the_end_of_transactions()
+    if limit := environ.get("CRASH_FILE_BYTES"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long fails, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    if number := environ.get("CRASH_SYNC_FAILS"):
+        kept.append(FailingSync(int(number)))
+        opening.SqliteStore = functools.partial(SqliteStore, vfs="failing-sync")  # type: ignore[misc, assignment]
+    if number := environ.get("CRASH_STATEMENT"):
+        _die_in_migrations(int(number))
+
+
+def _countdown(place: str, act: Callable[[], None]) -> Callable[[str], None]:
+    label, _, count = place.partition(":")
+    left = int(count)
+
+    def at(here: str) -> None:
+        nonlocal left
+        if here == label:
+            left -= 1
+            if left == 0:
+                act()
+
+    return at
+
+
+def _reach_the_end_of_transactions() -> None:
+    """One more place: everything of a transaction is written but its COMMIT. The store is below the engine and does not
+    know of such things."""
+    commit = SqliteStore._commit
+
+    def dying_commit(self: SqliteStore, cursor: Any) -> None:
+        assert dying.at is not None
+        dying.at("transaction.end")
+        commit(self, cursor)
+
+    SqliteStore._commit = dying_commit  # type: ignore[method-assign]
+
+
+def _die_in_migrations(number: int) -> None:
+    migrate = sqlite_connections.migrate
+    left = number
+
+    def trace(cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    def traced(connection: apsw.Connection, where: str) -> int:
+        connection.exec_trace = trace
+        try:
+            return migrate(connection, where)
+        finally:
+            connection.exec_trace = None
+
+    sqlite_connections.migrate = traced  # type: ignore[assignment]
+
+
+class FailingSync(apsw.VFS):
+    """The system's files, until a sync of a WAL fails; from then on the disk cannot be trusted at all."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        super().__init__("failing-sync", "unix")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        return _File(self, name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, vfs: FailingSync, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self._vfs = vfs
+        self._is_wal = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
+        super().__init__("unix", name, flags)
+
+    def xSync(self, flags: int) -> None:
+        if self._is_wal:
+            self._vfs.left -= 1
+            if self._vfs.left <= 0:
+                raise apsw.IOError("injected: the sync failed")
+        super().xSync(flags)
