@@ -16,7 +16,7 @@ Transaction contract
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -116,6 +116,10 @@ class TimerRow(NamedTuple):
     """`set`, `fired` or `cancelled`."""
 
 
+OPENS_BRANCH: Final = frozenset({"fork", "jump", "retry", "recover"})
+"""Kinds of messages that a run takes also when it has ended."""
+
+
 class MessageRow(NamedTuple):
     """One row of `run_inbox_messages`; `message_id` is unique; `no` gives the order of arrival."""
 
@@ -160,6 +164,21 @@ class RunStep(NamedTuple):
     recoveries: int
 
 
+class BranchRow(NamedTuple):
+    """One row of `run_branches`; the key is (run_no, branch). The first branch of a run has none, unless the run goes
+    on from another one: then `origin_no` is that run, whose journal up to `cutoff_seq` is the beginning of this
+    one's."""
+
+    run_no: int
+    branch: int
+    parent: int
+    cutoff_seq: int
+    key_epoch: int
+    reason: str
+    origin_no: int | None
+    created_at: int
+
+
 class Commit(msgspec.Struct, gc=False):
     """What one run wants to write. Either `create` (a new run) or `change` with its fence."""
 
@@ -180,6 +199,12 @@ class Commit(msgspec.Struct, gc=False):
     """New runs that this commit creates, each with its first rows. A run_id that is taken refuses the whole commit."""
     ends: bool = False
     """The run has its terminal event: messages that it has not consumed are dead."""
+    opens: BranchRow | None = None
+    """The branch that is current from now on."""
+    gone: Sequence[tuple[str, str, int]] = ()
+    """(node, path, visit): rows that the new branch does not have."""
+    version: int = 0
+    """The version that the run is pinned to from now on; 0: the same."""
 
 
 class Landed(NamedTuple):
@@ -209,6 +234,73 @@ class VersionRow(NamedTuple):
     hash: str
     definition: bytes
     created_at: int
+
+
+class Evidence(NamedTuple):
+    """What a store holds about one run, as of one moment: events from a point on, and every row."""
+
+    run: RunRow | None
+    events: list[EventRow]
+    """The run's own; what it shares with the run it was forked from is that run's."""
+    branches: list[BranchRow]
+    complete: bool
+    """These are the last events there are. Only then the rows below are read."""
+    nodes: Sequence[NodeRow] = ()
+    waits: Sequence[WaitRow] = ()
+    timers: Sequence[TimerRow] = ()
+    messages: Sequence[MessageRow] = ()
+
+
+Check = Literal[
+    "head", "gap", "token", "ending", "terminal", "status", "owned_end", "wait_of_end", "timer_of_end",
+    "message_of_end", "node_of_end", "node_of_suspended", "stuck", "wait_without_timer", "wait_without_child",
+    "wait_for_ended_child", "child_of_ended", "left_alone", "overdue", "lease", "version", "parent", "branch",
+    "orphan_events", "orphan_nodes", "orphan_waits", "orphan_timers", "orphan_branches", "orphan_messages",
+]  # fmt: skip
+"""Questions about many runs at once; each is answered by one statement, and so as of one moment."""
+
+
+class Suspect(NamedTuple):
+    """One answer to such a question: what is there, and what should be."""
+
+    run_no: int
+    run_id: str | None
+    node: str | None
+    path: str | None
+    seq: int | None
+    found: Any
+    wanted: Any
+
+
+class Health(NamedTuple):
+    """The state of the database itself."""
+
+    damage: Sequence[str]
+    """What the database says about its own file; empty: nothing."""
+    durable: bool
+    """What returned from a commit is on the disk."""
+    schema: int
+    schema_wanted: int
+
+
+class Rebuilt(NamedTuple):
+    """A run's rows as its journal has them. Columns of the lease, and what a run never changes, are left alone."""
+
+    run_no: int
+    token: int
+    """The token that the run had when its journal was read."""
+    version: int
+    last_seq: int
+    head_hash: bytes
+    status: str
+    branch: int
+    recoveries: int
+    started_at: int | None
+    finished_at: int | None
+    fold: bytes
+    nodes: Sequence[NodeRow]
+    waits: Sequence[WaitRow]
+    timers: Sequence[TimerRow]
 
 
 class Store(Protocol):
@@ -244,8 +336,8 @@ class Store(Protocol):
         ...
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
-        """Take the lease of those of these runs that are unfinished, not on hold and unowned: the token grows by one.
-        The rows that were won, after the change."""
+        """Take the lease of those of these runs that are not on hold and unowned, and either unfinished or asked for
+        something (a `new` message): the token grows by one. The rows that were won, after the change."""
         ...
 
     def release(self, run_no: int, token: int) -> bool:
@@ -255,7 +347,7 @@ class Store(Protocol):
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool: ...
     def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
         """Store a message from outside. Same id and same payload: duplicate. Same id, other payload: conflict. A run
-        that has ended takes none: finished, and nothing is stored."""
+        that has ended takes only those that open a branch; for others: finished, and nothing is stored."""
         ...
 
     # reading --------------------------------------------------------------------------------------------------
@@ -285,8 +377,8 @@ class Store(Protocol):
         """All rows of a run, closed scopes too."""
         ...
 
-    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str) -> list[NodeRow]:
-        """Rows of these nodes whose path starts with `path_prefix`, whether open or not."""
+    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
+        """Rows of these nodes on one visit whose path starts with `path_prefix`, whether open or not."""
         ...
 
     def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]: ...
@@ -309,7 +401,11 @@ class Store(Protocol):
     def events(
         self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
     ) -> list[EventRow]:
-        """In order of `seq`."""
+        """In order of `seq`, over all branches; of a run that goes on from another one, with what it shares."""
+        ...
+
+    def branches(self, run_no: int) -> list[BranchRow]:
+        """In the order in which they were opened."""
         ...
 
     def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
@@ -323,12 +419,20 @@ class Store(Protocol):
     def message(self, message_id: str) -> MessageRow | None: ...
     def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
         """(run_no, workflow, version) of runs that want to be advanced and that nobody holds: created, running and
-        recovering ones without owner and hold, and suspended ones without owner and hold that have a `new` message.
+        recovering ones without owner and hold, and any other ones without owner and hold that have a `new` message.
         (Suspended ones whose timer is due come from `due_timers`.) Highest priority first, then oldest."""
+        ...
+
+    def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
+        """Those of these runs whose rows do not know the last event of their journal, or know one that is not there."""
         ...
 
     def unfinished_count(self) -> int: ...
     def engines(self) -> list[EngineRow]: ...
+    def unknown_owners(self) -> list[str]:
+        """Engines that hold runs and are not on the list, so that nobody would notice their end."""
+        ...
+
     def version(self, workflow: str, version: int) -> VersionRow | None: ...
     def latest_version(self, workflow: str) -> VersionRow | None: ...
     def changed(self) -> bool:
@@ -337,4 +441,41 @@ class Store(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Runs per status."""
+        ...
+
+    # checking (the doctor's) ----------------------------------------------------------------------------------
+    def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
+        """What there is about a run, read in one transaction: its events after `after`, at most `limit`, and, when
+        these are its last ones, all of its rows."""
+        ...
+
+    def run_page(self, after_no: int, limit: int) -> tuple[int, int]:
+        """How many runs have a number above `after_no`, at most `limit`, and the highest number of these."""
+        ...
+
+    def run_numbers(self, first_no: int, last_no: int) -> list[int]: ...
+    def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
+        """The runs with these numbers to which something applies, or rows that belong to no run with such a number.
+        Checks that have to do with age mean what happened before the instant `before`."""
+        ...
+
+    def health(self, *, thorough: bool) -> Health:
+        """`thorough` reads the whole file."""
+        ...
+
+    def versions(self) -> list[VersionRow]:
+        """Every definition there is."""
+        ...
+
+    def rebuild(self, rebuilt: Rebuilt) -> bool:
+        """Write a run's rows anew, in one transaction; False, and nothing is changed, when somebody owns the run or
+        its token is another one by now. The token grows."""
+        ...
+
+    def remove_orphans(self, check: Check, run_no: int) -> int:
+        """Delete what `suspects` found under an `orphan_` check, if it is still an orphan. Events are never deleted."""
+        ...
+
+    def close_inbox(self, run_no: int) -> int:
+        """Refuse what a finished run was sent and will never read; how many messages."""
         ...

@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreError
-from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow
+from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, MessageRow, RunRow
+from holdfast.store.migrate import migrations
 from holdfast.store.sqlite_connections import Readers, database_path, open_memory, open_writer, patiently, translated
+from holdfast.store.sqlite_doctor import Ask, SqliteDoctor
 from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, write_one_by_one, write_together
-from holdfast.store.sqlite_reads import SqliteReads, as_json, run_row
+from holdfast.store.sqlite_reads import as_json, run_row
 from holdfast.store.statements import Repeated, load
 
 _SQL = load("sqlite")
 _T = TypeVar("_T")
+_SYNCHRONOUS_FULL = 2
 
 
-class SqliteStore(SqliteReads):
+class SqliteStore(SqliteDoctor):
     """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
 
     Any thread may call any verb. Raises StoreError or one of its kinds, and OutcomeUnknown from a verb that writes.
@@ -152,6 +156,43 @@ class SqliteStore(SqliteReads):
         except apsw.Error as error:
             raise translated(error, self._where) from error
 
+    def health(self, *, thorough: bool) -> Health:
+        said = [str(text) for (text,) in self._rows("integrity_check")] if thorough else ["ok"]
+        (schema,) = self._rows("schema_version")[0]
+        with self._lock:
+            writer = self._check()
+            kept = self._path is None or writer.pragma("journal_mode") == "wal"
+            durable = kept and writer.pragma("synchronous") == _SYNCHRONOUS_FULL
+        return Health([] if said == ["ok"] else said, durable, schema, len(migrations("sqlite")))
+
+    @contextmanager
+    def _moment(self) -> Iterator[Ask]:
+        self._check()
+        readers = self._readers
+        if readers is None:
+            with self._lock:
+                connection = self._check()
+                yield lambda name, bindings: connection.execute(_SQL[name], bindings).fetchall()
+            return
+        reader = readers.borrow()
+
+        def ask(name: str, bindings: tuple[Any, ...]) -> list[Any]:
+            try:
+                return reader.execute(_SQL[name], bindings).fetchall()
+            except apsw.BusyError:
+                return patiently(lambda: reader.execute(_SQL[name], bindings).fetchall())
+
+        try:
+            reader.execute("BEGIN")
+            try:
+                yield ask
+            finally:
+                reader.execute("COMMIT")
+        except apsw.Error as error:
+            raise translated(error, self._where) from error
+        finally:
+            readers.give_back(reader)
+
     # the transaction ------------------------------------------------------------------------------------------
 
     def _write(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
@@ -231,8 +272,10 @@ def _send(
         same = (run_no, kind, payload) == (message.run_no, message.kind, message.payload)
         return "duplicate" if same else "conflict"
     runs = cursor.execute(_SQL["is_run_finished"], (message.run_no,)).fetchall()
-    if not runs or runs[0][0]:
-        return "finished" if runs else "unknown_run"
+    if not runs:
+        return "unknown_run"
+    if runs[0][0] and message.kind not in OPENS_BRANCH:
+        return "finished"
     cursor.execute(_ADD_MESSAGE, message[:7])
     return "new"
 

@@ -9,6 +9,7 @@ On crash: SQLite recovers from the WAL at the next open; nothing needs to be und
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -69,6 +70,7 @@ def database_path(url: str) -> Path | None:
 def open_memory() -> apsw.Connection:
     """A database that lives as long as its only connection."""
     connection = apsw.Connection(":memory:", statementcachesize=STATEMENT_CACHE)
+    _plan_once(connection)
     migrate(connection, ":memory:")
     return connection
 
@@ -138,7 +140,7 @@ def translated(error: Exception, where: str) -> HoldfastError:
     match error:
         case HoldfastError():
             return error
-        case apsw.FullError():
+        case apsw.FullError() | apsw.IOError() if _is_full(error):
             return StoreFull(f"The disk of {where} is full; nothing was written. Free some space, then resume.")
         case apsw.ReadOnlyError() | PermissionError():
             return StoreReadOnly(f"{where} cannot be written: {error}")
@@ -150,6 +152,12 @@ def translated(error: Exception, where: str) -> HoldfastError:
             return StoreReadOnly(f"{where}: the directory cannot be written, and SQLite keeps two files there.")
         case _:
             return StoreError(f"{where}: {error}")
+
+
+def _is_full(error: Exception) -> bool:
+    """SQLite has a name of its own for a disk on which the -shm file has no space."""
+    code = getattr(error, "extendedresult", 0)
+    return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 class Readers:
@@ -191,9 +199,16 @@ class Readers:
 def _connect(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENT_CACHE)
     connection.set_busy_handler(_Waiting())
+    _plan_once(connection)
     if flags & apsw.SQLITE_OPEN_READONLY:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     return connection
+
+
+def _plan_once(connection: apsw.Connection) -> None:
+    """Without this SQLite compiles statements with `LIMIT ?`, and some others, anew with each value that is bound:
+    12 us instead of 5 for a page of events, 30 instead of 5 for what can be claimed."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 class _Waiting:
@@ -240,7 +255,8 @@ def _grow_wal(path: Path) -> None:
                 os.fchmod(handle, stat.S_IMODE(owner.st_mode))
                 if os.geteuid() == 0:
                     os.fchown(handle, owner.st_uid, owner.st_gid)
-                os.write(handle, bytes(WAL_BYTES_AT_OPEN))
+                if os.write(handle, bytes(WAL_BYTES_AT_OPEN)) < WAL_BYTES_AT_OPEN:
+                    raise OSError(errno.ENOSPC, "the last of the disk's space is for others")
                 os.fsync(handle)
             finally:
                 os.close(handle)

@@ -13,9 +13,10 @@ from itertools import chain
 from typing import Any
 
 import apsw
+import msgspec
 from msgspec.structs import astuple
 
-from holdfast.store.api import Commit, Landed, NodeRow, RunStep
+from holdfast.store.api import BranchRow, Commit, Landed, NodeRow, RunStep, TimerRow, WaitRow
 from holdfast.store.statements import Repeated, load
 
 BAD_COMMIT = (
@@ -75,6 +76,7 @@ def write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]
             or commit.messages
             or commit.children
             or commit.ends
+            or commit.opens
         ):
             rare.append(commit)
     for commit in list(rare):
@@ -181,6 +183,8 @@ def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
             messages.append(message[:7])
         if commit.ends:
             cursor.execute(_SQL["close_inbox"], (commit.run_no,))
+        if commit.opens is not None:
+            _open_branch(cursor, commit, commit.opens)
     if waits:
         _execute(cursor, _PUT_WAITS, waits)
     if timers:
@@ -191,6 +195,23 @@ def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
         _execute(cursor, _ADD_MESSAGES, messages)
         for sent in messages:
             cursor.execute(_SQL["drop_undeliverable"], (sent[0],))
+
+
+def _open_branch(cursor: apsw.Cursor, commit: Commit, branch: BranchRow) -> None:
+    cursor.execute(_SQL["put_branch"], branch)
+    if commit.gone:
+        cursor.execute(_SQL["drop_nodes"], (commit.run_no, msgspec.json.encode(commit.gone).decode()))
+    if commit.version:
+        cursor.execute(_SQL["pin_version"], (commit.run_no, commit.version))
+
+
+def write_rows(
+    cursor: apsw.Cursor, nodes: Sequence[NodeRow], waits: Sequence[WaitRow], timers: Sequence[TimerRow]
+) -> None:
+    """State rows alone, for a run whose rows are written anew."""
+    _execute(cursor, _PUT_NODES, list(nodes))
+    _execute(cursor, _PUT_WAITS, list(waits))
+    _execute(cursor, _PUT_TIMERS, list(timers))
 
 
 def _undo(cursor: apsw.Cursor) -> None:

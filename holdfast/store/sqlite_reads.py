@@ -14,7 +14,17 @@ from typing import Any
 import msgspec
 
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import EngineRow, EventRow, MessageRow, NodeRow, RunRow, TimerRow, VersionRow, WaitRow
+from holdfast.store.api import (
+    BranchRow,
+    EngineRow,
+    EventRow,
+    MessageRow,
+    NodeRow,
+    RunRow,
+    TimerRow,
+    VersionRow,
+    WaitRow,
+)
 
 _RUN_FIELDS = RunRow.__struct_fields__
 _LAST = "\U0010ffff"
@@ -80,8 +90,8 @@ class SqliteReads(ABC):
     def nodes(self, run_no: int) -> list[NodeRow]:
         return [NodeRow._make(row) for row in self._rows("nodes", (run_no,))]
 
-    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str) -> list[NodeRow]:
-        bindings = (run_no, as_json(node_ids), path_prefix, path_prefix + _LAST)
+    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
+        bindings = (run_no, as_json(node_ids), path_prefix, path_prefix + _LAST, visit)
         return [NodeRow._make(row) for row in self._rows("nodes_under", bindings)]
 
     def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
@@ -111,10 +121,29 @@ class SqliteReads(ABC):
             rows = self._rows("events", page)
         else:
             rows = self._rows("events_of_types", (*page, as_json(types)))
-        return [EventRow._make(row) for row in rows]
+        own = [EventRow._make(row) for row in rows]
+        origin = self._origin(run_no) if not own or own[0].seq > after + 1 else None
+        if origin is None or origin[1] <= after:
+            return own
+        shared = [row for row in self.events(origin[0], after, limit, types=types) if row.seq <= origin[1]]
+        return [*shared, *own][:limit]
 
     def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
-        return {seq: (kind, data) for seq, kind, data in self._rows("event_data", (run_no, as_json(seqs)))}
+        found = {seq: (kind, data) for seq, kind, data in self._rows("event_data", (run_no, as_json(seqs)))}
+        if len(found) < len(seqs):
+            origin = self._origin(run_no)
+            missing = [] if origin is None else [seq for seq in seqs if seq not in found and seq <= origin[1]]
+            if origin is not None and missing:
+                found |= self.event_data(origin[0], missing)
+        return found
+
+    def branches(self, run_no: int) -> list[BranchRow]:
+        return [BranchRow._make(row) for row in self._rows("branches", (run_no,))]
+
+    def _origin(self, run_no: int) -> tuple[int, int] | None:
+        """The run whose journal is the beginning of this one's, and up to which event."""
+        rows = self._rows("origin", (run_no,))
+        return rows[0] if rows else None
 
     def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
         if run_nos is None:
@@ -130,12 +159,18 @@ class SqliteReads(ABC):
     def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
         return self._rows("claimable", (root_no, limit))
 
+    def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
+        return [run_no for (run_no,) in self._rows("differing_heads", (as_json(run_nos),))]
+
     def unfinished_count(self) -> int:
         count: int = self._rows("unfinished_count")[0][0]
         return count
 
     def engines(self) -> list[EngineRow]:
         return [EngineRow._make(row) for row in self._rows("engines")]
+
+    def unknown_owners(self) -> list[str]:
+        return [engine for (engine,) in self._rows("unknown_owners")]
 
     def version(self, workflow: str, version: int) -> VersionRow | None:
         rows = self._rows("version", (workflow, version))

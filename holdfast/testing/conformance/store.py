@@ -107,7 +107,7 @@ def make_runs(store: Store, count: int, **other: Any) -> list[int]:
     return numbers
 
 
-class _Suite:
+class Suite:
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
         """A function that makes one more store object on the same, at first empty, database. Subclasses give it."""
@@ -124,7 +124,7 @@ class _Suite:
 # --- one store object ------------------------------------------------------------------------------------------
 
 
-class StoreConformance(_Suite):
+class StoreConformance(Suite):
     """What one store object promises."""
 
     def test_a_created_run_is_read_back_as_it_was_written(self, store: Store) -> None:
@@ -452,10 +452,14 @@ class StoreConformance(_Suite):
         paths = ["", ".map.0.", ".map.1.", ".map.10.", ".mapper.1.", ".map.1.loop.0."]
         nodes = [node_row(no, name, path, is_open=i % 2) for i, path in enumerate(paths) for name in ("a", "b")]
         assert refusals(store, step(no, nodes=nodes)) == [None]
-        assert {row.path for row in store.nodes_under(no, ["a"], ".map.1.")} == {".map.1.", ".map.1.loop.0."}
-        assert len(store.nodes_under(no, ["a", "b"], ".map.")) == 8
-        assert len(store.nodes_under(no, ["a", "b", "c"], "")) == 12
-        assert store.nodes_under(no, [], "") == store.nodes_under(no + 1, ["a"], "") == []
+        assert {row.path for row in store.nodes_under(no, ["a"], ".map.1.", 1)} == {".map.1.", ".map.1.loop.0."}
+        assert len(store.nodes_under(no, ["a", "b"], ".map.", 1)) == 8
+        assert len(store.nodes_under(no, ["a", "b", "c"], "", 1)) == 12
+        assert store.nodes_under(no, [], "", 1) == store.nodes_under(no + 1, ["a"], "", 1) == []
+        again = [node_row(no, "a", ".map.1.")._replace(visit=2)]
+        assert refusals(store, step(no, 2, nodes=again)) == [None]
+        assert store.nodes_under(no, ["a", "b"], ".map.", 2) == again
+        assert len(store.nodes_under(no, ["a", "b"], ".map.", 1)) == 8
 
     def test_waits_are_open_until_closed(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
@@ -610,7 +614,7 @@ class StoreConformance(_Suite):
 # --- several store objects on one database -----------------------------------------------------------------------
 
 
-class SharedStoreConformance(_Suite):
+class SharedStoreConformance(Suite):
     """What two store objects promise to each other, be they in one process or in two."""
 
     @pytest.fixture

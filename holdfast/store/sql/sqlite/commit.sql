@@ -93,10 +93,10 @@ VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?) /*row*/
 ON CONFLICT (message_id) DO NOTHING;
 
 -- name: close_inbox
--- A run has ended: what it has not consumed by now it never will.
+-- A run has ended: what it has not consumed by now it never will, but for what may open another branch of it.
 UPDATE run_inbox_messages SET
     status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
-WHERE run_no = ? AND status = 'new';
+WHERE run_no = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
 -- Messages of a group to runs that have ended meanwhile.
@@ -107,3 +107,18 @@ WHERE message_id = ? AND status = 'new'
 -- name: is_run_id_taken
 -- Why an insert into run_state was refused.
 SELECT 1 FROM run_state WHERE run_id = ?;
+
+-- name: put_branch
+-- The branch that a run goes on with.
+INSERT INTO run_branches (run_no, branch, parent, cutoff_seq, key_epoch, reason, data, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(json_object('origin_no', ?7) AS BLOB), ?8);
+
+-- name: drop_nodes
+-- Rows of instances that the new branch does not have; the journal keeps what they were.
+DELETE FROM run_node_state
+WHERE run_no = ?1 AND (node, path, visit) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?2));
+
+-- name: pin_version
+-- A branch may run under another version.
+UPDATE run_state SET version = ?2 WHERE run_no = ?1;

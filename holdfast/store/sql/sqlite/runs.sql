@@ -78,11 +78,12 @@ SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_
 FROM run_node_state WHERE run_no = ? ORDER BY rowid;
 
 -- name: nodes_under
--- The rows of some nodes with a path from a prefix up to the end of its range.
+-- The rows of some nodes, on one visit, with a path from a prefix up to the end of its range.
 SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
     is_open, started_at, finished_at
 FROM run_node_state
-WHERE run_no = ?1 AND node IN (SELECT value FROM json_each(?2)) AND path >= ?3 AND path < ?4 ORDER BY rowid;
+WHERE run_no = ?1 AND node IN (SELECT value FROM json_each(?2)) AND path >= ?3 AND path < ?4 AND visit = ?5
+ORDER BY rowid;
 
 -- name: open_waits
 -- What these runs wait for.
@@ -133,3 +134,19 @@ FROM run_events WHERE run_no = ?1 AND seq > ?2 AND type IN (SELECT value FROM js
 -- name: event_data
 -- The payloads of some events.
 SELECT seq, type, data FROM run_events WHERE run_no = ?1 AND seq IN (SELECT value FROM json_each(?2));
+
+-- name: branches
+-- The lines of history of a run that were opened.
+SELECT run_no, branch, parent, cutoff_seq, key_epoch, reason, json_extract(data, '$.origin_no'), created_at
+FROM run_branches WHERE run_no = ? ORDER BY branch;
+
+-- name: origin
+-- The run whose journal is the beginning of this one's, and up to where.
+SELECT json_extract(data, '$.origin_no'), cutoff_seq
+FROM run_branches WHERE run_no = ? AND json_extract(data, '$.origin_no') IS NOT NULL;
+
+-- name: differing_heads
+-- Runs whose rows and journal do not end at the same event.
+SELECT r.run_no FROM run_state AS r WHERE r.run_no IN (SELECT value FROM json_each(?)) AND (
+    NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash)
+    OR EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq));

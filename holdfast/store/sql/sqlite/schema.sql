@@ -119,6 +119,7 @@ CREATE TABLE run_inbox_messages (
 ) STRICT;
 
 CREATE INDEX run_inbox_messages_new ON run_inbox_messages (run_no) WHERE status = 'new';
+CREATE INDEX run_inbox_messages_of_run ON run_inbox_messages (run_no);
 
 CREATE TABLE run_waits (
     run_no  INTEGER NOT NULL,

@@ -1,0 +1,261 @@
+"""Why: where a run stands, as one paragraph.
+
+Owns: what a run waits for, since when, what will wake it, and if nothing will, why.
+Never: changes anything; looks into the memory of an engine: what it tells is in the store, so it is the same from
+another process, and with no engine running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import reads
+from holdfast.engine.leases import life_of
+from holdfast.engine.telling import in_words
+from holdfast.model import definition as definitions
+from holdfast.model import events as ev
+from holdfast.model.definition import Definition, NodeDef
+from holdfast.model.errors import CorruptJournal, DefinitionError
+from holdfast.model.instances import instance_text
+from holdfast.model.state import RUN_TIMEOUT
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.store.api import EngineRow, NodeRow, RunRow, Store, TimerRow, WaitRow
+
+NAMED_MAX = 3
+"""Nodes and waits that a paragraph names; `holdfast show` has all of them."""
+
+HOLDS = {
+    "crash_loop": "it probably brings its process down; find out why before you resume it",
+    "code_changed": "bring the old code back, or accept the new one by resuming it",
+    "corrupt": "see what is damaged with `holdfast doctor {run} --deep`",
+    "internal_error": "this is a bug of Holdfast; its journal is intact",
+    "outcome_unknown": "find out whether its effect happened: resuming runs it again",
+}
+
+
+class Why(msgspec.Struct):
+    """Where a run stands."""
+
+    run_id: str
+    status: str
+    why: str
+    """One paragraph."""
+    moves: bool
+    """It has ended, or it will go on by itself."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"run_id": self.run_id, "status": self.status, "why": self.why, "moves": self.moves}
+
+
+def why(store: Store, row: RunRow, now: int) -> Why:
+    """Where a run stands, as of `now`."""
+    return _Telling(store, row, now).tell()
+
+
+class _Telling:
+    def __init__(self, store: Store, row: RunRow, now: int) -> None:
+        self._store = store
+        self._row = row
+        self._now = now
+        self._run = f"run {row.run_id}"
+        self._lives = {e.engine: (e, life_of(e, now)) for e in store.engines()}
+        try:
+            version = store.version(row.workflow, row.version)
+            self._definition = None if version is None else definitions.decode(version.definition)
+        except DefinitionError:
+            self._definition = None
+
+    def tell(self) -> Why:
+        row = self._row
+        if row.status in RUN_TERMINAL:
+            return self._answer(self._ended(), moves=True)
+        if row.hold is not None:
+            return self._answer(self._held(row.hold), moves=False)
+        driven, drives = self._driver()
+        return self._answer(f"{self._waiting()} {driven}", moves=drives and not self._needs_a_person())
+
+    def _answer(self, text: str, *, moves: bool) -> Why:
+        return Why(self._row.run_id, reads.shown_status(self._row), text, moves)
+
+    # --- what it is about ------------------------------------------------------------------------------------
+
+    def _ended(self) -> str:
+        row = self._row
+        took = ""
+        if row.finished_at is not None:
+            took = f" {in_words(self._now - row.finished_at)} ago, after {in_words(row.finished_at - row.created_at)}"
+        try:
+            terminal = reads.terminal_event(self._store, row)
+        except CorruptJournal as damage:
+            return f"{self._run} is shown as {row.status}; {damage.message}. `holdfast doctor {row.run_id}` tells more."
+        match terminal:
+            case ev.RunFailed(error=error):
+                where = "" if error.node is None else f" in {instance_text(error.node, error.path or '.')}"
+                return f"{self._run} failed{where}{took}: {error.message}. It will not go on by itself."
+            case ev.RunCancelled(reason=reason):
+                return (
+                    f"{self._run} was cancelled{took}: {reason or 'no reason was given'}. It will not go on by itself."
+                )
+        return f"{self._run} completed{took}. There is nothing left to do."
+
+    def _held(self, hold: str) -> str:
+        code, _, why = hold.partition(": ")
+        advice = HOLDS.get(code, "").replace("{run}", self._row.run_id)
+        advice = f" ({advice})" if advice else ""
+        return (
+            f"{self._run} is on hold and no engine touches it: {why or hold}{advice}. Only a person can move it: "
+            f"`holdfast resume {self._row.run_id}` lets it go on, `holdfast cancel {self._row.run_id}` ends it."
+        )
+
+    def _waiting(self) -> str:
+        row = self._row
+        waits = self._store.open_waits([row.run_no])
+        timers = self._store.set_timers([row.run_no])
+        nodes = self._store.open_nodes([row.run_no])
+        if row.status == RunStatus.CREATED:
+            return self._created()
+        if self._closing():
+            return f"{self._run} is {self._closing()}: what still runs is being stopped or undone."
+        if row.status == RunStatus.SUSPENDED:
+            return self._suspended(waits, timers, nodes)
+        return self._running(waits, timers, nodes)
+
+    def _created(self) -> str:
+        settings = None if self._definition is None else self._definition.settings
+        age = in_words(self._now - self._row.created_at)
+        if settings is not None and settings.concurrency is not None:
+            limit = f"at most {settings.concurrency} run(s) of {self._row.workflow} are at work at once in one engine"
+            return f"{self._run} was created {age} ago and waits for its turn: {limit}."
+        return f"{self._run} was created {age} ago and has not begun."
+
+    def _closing(self) -> str:
+        try:
+            return str(msgspec.json.decode(self._row.fold or b"{}").get("closing", ""))
+        except msgspec.DecodeError:
+            return ""  # `holdfast doctor` tells
+
+    def _suspended(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
+        reasons = [self._wait(wait) for wait in waits] + self._delays(timers, nodes)
+        if not reasons:
+            return f"{self._run} is suspended and nothing can wake it; `holdfast doctor {self._row.run_id}` repairs it."
+        return f"{self._run} waits: {self._list(reasons)}."
+
+    def _running(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
+        reasons = [self._body(node) for node in nodes if node.status == NodeStatus.RUNNING and node.scope is None]
+        reasons += [self._wait(wait) for wait in waits]
+        reasons += self._delays(timers, nodes)
+        if not reasons:
+            reasons = [self._place(node) for node in nodes if node.status == NodeStatus.SCHEDULED]
+        if not reasons:
+            return f"{self._run} is {self._row.status}, between two steps."
+        return f"{self._run} is {self._row.status}: {self._list(reasons)}."
+
+    @staticmethod
+    def _list(reasons: Sequence[str]) -> str:
+        more = f"; and {len(reasons) - NAMED_MAX} more" if len(reasons) > NAMED_MAX else ""
+        return "; ".join(reasons[:NAMED_MAX]) + more
+
+    def _body(self, node: NodeRow) -> str:
+        age = "" if node.started_at is None else f" for {in_words(self._now - node.started_at)}"
+        tries = f" (attempt {node.attempt})" if node.attempt > 1 else ""
+        return f"{_name(node)} has been running{age}{tries}"
+
+    def _place(self, node: NodeRow) -> str:
+        definition = _find(self._definition, node)
+        limit = None if definition is None else definition.concurrency
+        said = f", of which {limit} may run at once" if limit is not None else ""
+        return f"{_name(node)} waits for a free place{said}"
+
+    def _wait(self, wait: WaitRow) -> str:
+        node = instance_text(wait.node or "?", wait.path or ".", wait.visit)
+        age = in_words(self._now - wait.since)
+        data = msgspec.json.decode(wait.data)
+        match wait.kind:
+            case "timer":
+                return f"{node} has slept for {age}, and sleeps {self._until(wait.until)}"
+            case "child":
+                return f"{node} has waited for {age} for its child {self._child(data.get('child'))}"
+            case "hold":
+                asked = (data.get("about") or {}).get("why", "its engine died, and nobody knows whether it was done")
+                return f"{node} has waited for {age} for a person to decide ({asked})"
+        end = "" if wait.until is None else f", at most {self._until(wait.until)}"
+        return f"{node} has waited for {age} for {wait.kind}{end}"
+
+    def _child(self, child: str | None) -> str:
+        row = None if child is None else self._store.run(child)
+        if row is None:
+            return f"{child}, which does not exist, so nothing will wake it"
+        return f"{child}, which is {reads.shown_status(row)} (`holdfast why {child}`)"
+
+    def _delays(self, timers: list[TimerRow], nodes: list[NodeRow]) -> list[str]:
+        found = [
+            f"{_name(node)} failed {_times(node.failures)} and is tried again (attempt {node.attempt}) "
+            f"at {self._instant(node.not_before)}"
+            for node in nodes
+            if node.status == NodeStatus.SCHEDULED and node.not_before
+        ]
+        found += [f"it may take {self._until(timer.due_at)}" for timer in timers if timer.timer == RUN_TIMEOUT]
+        return found
+
+    def _until(self, due_at: int | None) -> str:
+        return "without an end" if due_at is None else f"until {self._instant(due_at)}"
+
+    def _instant(self, at: int) -> str:
+        apart = f"which was {in_words(self._now - at)} ago" if at <= self._now else f"in {in_words(at - self._now)}"
+        return f"{reads.iso_or_none(at)}, {apart}"
+
+    # --- who will move it ------------------------------------------------------------------------------------
+
+    def _needs_a_person(self) -> bool:
+        waits = self._store.open_waits([self._row.run_no])
+        return bool(waits) and all(wait.kind not in ("timer", "child") for wait in waits)
+
+    def _driver(self) -> tuple[str, bool]:
+        """Who will go on with it, and whether anybody will."""
+        row, able = self._row, self._able()
+        resume = f"`holdfast resume {row.run_id}` goes on with it"
+        if row.engine is not None:
+            owner, life = self._lives.get(row.engine, (None, "dead"))
+            if owner is not None and life != "dead":
+                late = " (it is late with its lease)" if life == "late" else ""
+                return f"Engine {row.engine} (process {owner.pid} on {owner.host}) drives it{late}.", True
+            who = row.engine if owner is None else f"{row.engine} (process {owner.pid} on {owner.host})"
+            return f"Engine {who}, which drove it, is dead: the next engine takes it over, and {resume}.", bool(
+                self._able()
+            )
+        able = self._able()
+        if able:
+            names = ", ".join(f"{e.engine} (process {e.pid})" for e in able[:NAMED_MAX])
+            woken = "wakes it when the time comes" if row.status == RunStatus.SUSPENDED else "will take it"
+            return f"Nobody holds it now; engine {names} {woken}.", True
+        if any(life != "dead" for _, life in self._lives.values()):
+            return f"The engines that run have not loaded the code of workflow {row.workflow}: {resume}.", False
+        return f"No engine is running, so nothing will wake it: {resume}.", False
+
+    def _able(self) -> list[EngineRow]:
+        """Live engines that have loaded the workflow."""
+        alive = [engine for engine, life in self._lives.values() if life != "dead"]
+        return [engine for engine in alive if self._row.workflow in msgspec.json.decode(engine.can_run)]
+
+
+def _name(node: NodeRow) -> str:
+    return instance_text(node.node, node.path, node.visit)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _find(definition: Definition | None, node: NodeRow) -> NodeDef | None:
+    """A node of a definition, wherever in it."""
+    stack = [] if definition is None else list(definition.nodes)
+    while stack:
+        found = stack.pop()
+        if found.id == node.node:
+            return found
+        if found.body is not None:
+            stack += found.body.nodes
+    return None

@@ -1,0 +1,135 @@
+"""`why`: one paragraph about where a run stands."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.engine.why import Why, why
+from tests.doctor.ward import harm, opened, ward_asleep, ward_parent
+from tests.engine.kit import until_async, url
+
+
+def ask(path: Path, run_id: str, now: int | None = None) -> Why:
+    with opened(path) as store:
+        row = store.run(run_id)
+        assert row is not None
+        if now is None:
+            now = max(row.created_at, row.finished_at or 0) + 3 * 60_000_000
+        return why(store, row, now)
+
+
+def test_a_finished_run_says_how_it_ended_and_when(ward: Path) -> None:
+    done, failed, cancelled = (ask(ward, name) for name in ("done", "failed", "cancelled"))
+    assert done.why == "run done completed 3 minutes ago, after 0 s. There is nothing left to do."
+    assert "run failed failed in ward_break 3 minutes ago" in failed.why
+    assert "broken on purpose" in failed.why
+    assert "was cancelled 3 minutes ago" in cancelled.why
+    assert "enough" in cancelled.why
+    assert done.moves
+
+
+def test_a_sleeping_run_says_since_when_until_when_and_that_no_engine_runs(ward: Path) -> None:
+    found = ask(ward, "asleep")
+    assert "ward_asleep has slept for 2 minutes" in found.why or "ward_asleep has slept for 3 minutes" in found.why
+    assert "in 9 hours" in found.why
+    assert "No engine is running, so nothing will wake it: `holdfast resume asleep` goes on with it" in found.why
+    assert (found.status, found.moves) == ("suspended", False)
+
+
+def test_a_parent_names_the_child_that_it_waits_for(ward: Path) -> None:
+    found = ask(ward, "parent")
+    assert "ward_parent has waited for" in found.why
+    assert "which is suspended (`holdfast why run_" in found.why
+
+
+def test_a_parent_of_a_child_that_does_not_exist_says_that_nothing_will_wake_it(ward: Path) -> None:
+    harm(ward, "UPDATE run_state SET run_id = 'gone' WHERE parent_no = {parent}")
+    assert "which does not exist, so nothing will wake it" in ask(ward, "parent").why
+
+
+def test_a_retry_says_how_often_it_failed_and_when_it_is_tried_again(ward: Path) -> None:
+    found = ask(ward, "retrying")
+    assert "ward_stumble failed once and is tried again (attempt 2) at 20" in found.why
+    assert "Z, in " in found.why
+
+
+def test_a_hold_says_why_and_that_only_a_person_can_move_it(ward: Path) -> None:
+    harm(ward, "UPDATE run_state SET hold = 'crash_loop: 10 engines died in a row' WHERE run_no = {asleep}")
+    found = ask(ward, "asleep")
+    assert "is on hold and no engine touches it: 10 engines died in a row" in found.why
+    assert "Only a person can move it: `holdfast resume asleep`" in found.why
+    assert not found.moves
+
+
+def test_a_stuck_run_sends_to_the_doctor(ward: Path) -> None:
+    harm(ward, "DELETE FROM run_waits WHERE run_no = {asleep}", "DELETE FROM run_timers WHERE run_no = {asleep}")
+    assert "nothing can wake it; `holdfast doctor asleep` repairs it" in ask(ward, "asleep").why
+
+
+def test_a_dead_engine_is_named(ward: Path) -> None:
+    harm(ward, "UPDATE run_state SET engine = 'eng_gone' WHERE run_no = {asleep}")
+    assert "Engine eng_gone, which drove it, is dead: the next engine takes it over" in ask(ward, "asleep").why
+
+
+GATE: dict[str, asyncio.Event] = {}
+
+
+@hf.workflow(concurrency=1)
+async def why_one_at_a_time(ctx: hf.Context, n: int) -> int:
+    await GATE["open"].wait()
+    return n
+
+
+async def test_a_live_engine_is_named_with_what_it_does(tmp_path: Path) -> None:
+    db = tmp_path / "runs.db"
+    GATE["open"] = asyncio.Event()
+    async with hf.open(url(db), idle_seconds=0.01) as engine:
+        first = await engine.start(why_one_at_a_time, n=1)
+        await until_async(lambda: _is(first, "running"))
+        second = await engine.start(why_one_at_a_time, n=2)
+        assert "why_one_at_a_time has been running for 0 s" in await first.why()
+        assert f"Engine {engine.lease.engine} (process " in await first.why()
+        told = await second.why()
+        assert "waits for its turn: at most 1 run(s) of why_one_at_a_time are at work at once" in told
+        asleep = await engine.start(ward_asleep, run_id="asleep")
+        await until_async(lambda: _is_free(db, "asleep"))
+        assert "Nobody holds it now; engine" in await asleep.why()
+        assert "wakes it when the time comes" in await asleep.why()
+        GATE["open"].set()
+        assert await first.result() == 1
+        assert await second.result() == 2
+
+
+async def test_an_engine_without_the_code_does_not_count(tmp_path: Path) -> None:
+    db = tmp_path / "runs.db"
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(ward_parent, run_id="parent")
+        await until_async(lambda: _is(run, "suspended"))
+    async with hf.open(url(db)) as engine:
+        harm(db, "UPDATE engines SET can_run = CAST('[]' AS BLOB)", "UPDATE run_state SET engine = NULL")
+        told = await engine.get("parent").why()
+        assert "have not loaded the code of workflow ward_parent: `holdfast resume parent`" in told
+
+
+@pytest.mark.parametrize("run_id", ["done", "asleep", "parent", "retrying", "failed", "cancelled"])
+def test_it_is_one_paragraph(ward: Path, run_id: str) -> None:
+    found = ask(ward, run_id)
+    assert "\n" not in found.why
+    assert found.why.startswith(f"run {run_id} ")
+    assert found.why.endswith(".")
+    assert found.as_json() == {"run_id": run_id, "status": found.status, "why": found.why, "moves": found.moves}
+
+
+async def _is(run: Any, status: str) -> bool:
+    return bool(await run.status() == status)
+
+
+async def _is_free(db: Path, run_id: str) -> bool:
+    with opened(db) as store:
+        row = store.run(run_id)
+        return row is not None and row.engine is None
