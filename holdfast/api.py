@@ -19,6 +19,7 @@ from holdfast.authoring.graph import (
 )
 from holdfast.authoring.nodes import Node, node
 from holdfast.authoring.scopes import loop, map
+from holdfast.authoring.tickets import goto, ticket
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
@@ -40,6 +41,7 @@ from holdfast.model.errors import (
     StepMismatch,
     StoreError,
     Suspended,
+    TicketRaised,
     TraceError,
     UnknownRun,
     UsageError,
@@ -75,6 +77,7 @@ __all__ = [
     "StoreError",
     "Suspended",
     "SyncContext",
+    "TicketRaised",
     "TraceError",
     "UnknownRun",
     "UsageError",
@@ -83,6 +86,7 @@ __all__ = [
     "contains",
     "failed",
     "first",
+    "goto",
     "is_none",
     "loop",
     "map",
@@ -97,6 +101,7 @@ __all__ = [
     "sleep",
     "some",
     "text",
+    "ticket",
     "var",
     "when",
     "workflow",

@@ -133,6 +133,7 @@ class Node(Placed, Generic[P, R]):
             "compensate": undo.name if undo else None,
             "compensate_retry": undo.options.retry if undo else None,
             "compensate_accepts_none": signatures.accepts_none(undo.signature) if undo else False,
+            "compensate_idempotent": undo.options.idempotent if undo else False,
             "concurrency": options.concurrency,
             "priority": options.priority,
             "idempotent": options.idempotent,

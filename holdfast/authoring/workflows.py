@@ -25,6 +25,7 @@ from holdfast.model.activation import current_body
 from holdfast.model.definition import Definition, NodeDef, Param, Settings
 from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow
+from holdfast.model.limits import NODE_VISITS_MAX
 from holdfast.model.policies import seconds
 from holdfast.model.values import builtins, schema_of
 
@@ -44,11 +45,13 @@ class Workflow(Placed, Generic[P, R]):
         settings: Settings,
         variables: Mapping[str, Any],
         names: dict[str, Any] | None = None,
+        tickets: Mapping[str, str] | None = None,
     ) -> None:
         self.fn = fn
         self.name = name
         self.settings = settings
         self.variables = dict(variables)
+        self.tickets = dict(tickets or {})
         self.is_code = inspect.iscoroutinefunction(fn)
         self.handler_name = code.handler_name(fn)
         """Durable code: the handler that runs the function itself."""
@@ -199,7 +202,7 @@ class Workflow(Placed, Generic[P, R]):
         )
         parts.setdefault("variables", self._schemas())
         doc = inspect.getdoc(self.fn) or ""
-        return Definition(name=self.name, params=params, settings=self.settings, doc=doc, **parts)
+        return Definition(name=self.name, params=params, tickets=self.tickets, settings=self.settings, doc=doc, **parts)
 
     def _schemas(self) -> dict[str, Any]:
         return {name: schema_of(kind) for name, kind in sorted(self.variables.items())}
@@ -285,17 +288,20 @@ def _check_rival(workflow: Workflow[..., Any], rival: Workflow[..., Any] | None)
 class WorkflowDecorator:
     """`@hf.workflow(...)`: waits for its function."""
 
-    def __init__(self, name: str | None, settings: Settings, variables: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str | None, settings: Settings, variables: Mapping[str, Any], tickets: Mapping[str, str]
+    ) -> None:
         self._name = name
         self._settings = settings
         self._variables = variables
+        self._tickets = tickets
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _decorate(fn, self._name, self._settings, self._variables)
+        return _decorate(fn, self._name, self._settings, self._variables, self._tickets)
 
 
 @overload
@@ -314,7 +320,9 @@ def workflow(
     priority: int = 0,
     concurrency: int | None = None,
     variables: Mapping[str, Any] | None = None,
+    tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
+    max_visits: int = NODE_VISITS_MAX,
 ) -> WorkflowDecorator: ...
 def workflow(
     fn: Callable[..., Any] | None = None,
@@ -329,14 +337,18 @@ def workflow(
     priority: int = 0,
     concurrency: int | None = None,
     variables: Mapping[str, Any] | None = None,
+    tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
+    max_visits: int = NODE_VISITS_MAX,
 ) -> Any:
     """Make a function a workflow.
 
     A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
     it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
     `interval:10s`; `on_failure` is `fail`, `continue` or `compensate`; `timeout` counts wall time since the run's
-    start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine.
+    start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine. `tickets` maps
+    the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often one node may
+    be entered that way, the first time included.
     """
     settings = Settings(
         persistence=persistence,
@@ -347,17 +359,22 @@ def workflow(
         priority=priority,
         concurrency=concurrency,
         max_recoveries=max_recoveries,
+        max_visits=max_visits,
     )
     problems = validation.check_settings(settings)
     if problems:
         raise DefinitionError("; ".join(p.message for p in problems), tuple(problems))
     if fn is None:
-        return WorkflowDecorator(name, settings, variables or {})
-    return _decorate(fn, name, settings, variables or {})
+        return WorkflowDecorator(name, settings, variables or {}, tickets or {})
+    return _decorate(fn, name, settings, variables or {}, tickets or {})
 
 
 def _decorate(
-    fn: Callable[..., Any], name: str | None, settings: Settings, variables: Mapping[str, Any]
+    fn: Callable[..., Any],
+    name: str | None,
+    settings: Settings,
+    variables: Mapping[str, Any],
+    tickets: Mapping[str, str],
 ) -> Workflow[..., Any]:
     if isinstance(fn, Workflow):
         raise UsageError(f"{fn.name} is a workflow already")
@@ -375,7 +392,10 @@ def _decorate(
             f"{fn.__qualname__}: {', '.join(reserved)} cannot be an input; hf.run and engine.start keep the names "
             f"{', '.join(sorted(RESERVED_INPUTS))} for themselves"
         )
+    for ticket, target in tickets.items():
+        if not isinstance(ticket, str) or not isinstance(target, str):
+            raise UsageError(f"{fn.__qualname__}: tickets map names to ids of nodes, as text; {target!r} is not one")
     wrong = validation.name_problem(name or fn.__name__)
     if wrong:
         raise UsageError(f"{fn.__qualname__}: the workflow's name {wrong}")
-    return Workflow(fn, name or fn.__name__, settings, variables, names)
+    return Workflow(fn, name or fn.__name__, settings, variables, names, tickets)

@@ -27,8 +27,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("holdfast.cli.commands.show", "Show one run: its state, or why it failed."),
     "events": ("holdfast.cli.commands.events", "Print the journal of a run."),
     "cancel": ("holdfast.cli.commands.cancel", "Ask a run to stop."),
+    "why": ("holdfast.cli.commands.why", "Say what a run waits for and what will wake it."),
+    "doctor": ("holdfast.cli.commands.doctor", "Check a database, and repair it."),
     "graph": ("holdfast.cli.commands.graph", "Draw a workflow, or a run with its statuses."),
     "validate": ("holdfast.cli.commands.validate", "Check definitions and name every problem."),
+    "crashtest": ("holdfast.testing.crashtest", "Run a workflow under every crash."),
     "bench": ("holdfast.cli.commands.bench", "Measure this machine."),
     "version": ("holdfast.cli.commands.version", "Print the version."),
 }

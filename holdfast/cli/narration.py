@@ -30,11 +30,14 @@ TOLD = (
     "ScopeOpened",
     "StepCompleted",
     "StepFailed",
+    "TicketRaised",
     "WaitOpened",
 )
 """The events that are told."""
 
-_LOUD = frozenset({"CodeChanged", "NodeFailed", "RunCancelRequested", "RunTakenOver", "WaitOpened", "NodeCancelled"})
+_LOUD = frozenset(
+    {"CodeChanged", "NodeCancelled", "NodeFailed", "RunCancelRequested", "RunTakenOver", "TicketRaised", "WaitOpened"}
+)
 """Told one by one, also in a burst."""
 
 
@@ -50,6 +53,8 @@ class _Data(msgspec.Struct):
     reason: str = ""
     kind: str = ""
     handler: str = ""
+    target: str = ""
+    ticket: str | None = None
     count: int | None = None
     until: int | None = None
     retry_at: int | None = None
@@ -119,6 +124,9 @@ class Narrator:
             return _run_text(event.type, data)
         name = output.line(event.node)
         key = (event.node, event.path)
+        if event.type == "TicketRaised":
+            how = "goes to" if data.ticket is None else f"raises the ticket {output.line(data.ticket)}:"
+            return f"{name} {how} {output.line(data.target)}"
         if not self._is_top(event.path):
             if event.type == "NodeFailed" and not data.retryable:
                 return f"{name}@{output.line(event.path)} failed: {output.line(data.error.message, 300)}"
@@ -126,7 +134,8 @@ class Narrator:
         match event.type:
             case "NodeStarted":
                 self._started[key] = event.at
-                return f"{name} started" + (f", attempt {data.attempt}" if data.attempt > 1 else "")
+                visit = f", visit {event.visit}" if event.visit > 1 else ""
+                return f"{name} started{visit}" + (f", attempt {data.attempt}" if data.attempt > 1 else "")
             case "NodeCompleted":
                 return f"{name} completed{self._took(key, event.at)}"
             case "NodeFailed":

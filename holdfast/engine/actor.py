@@ -16,17 +16,19 @@ import msgspec
 
 from holdfast.engine import rows, supplies
 from holdfast.engine.alarms import Alarms
+from holdfast.engine.inbox import message_rows
 from holdfast.engine.persistence import Persistence
 from holdfast.engine.protocols import Attempt, Done
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, LeaseLost
 from holdfast.model.graph import Plan
+from holdfast.model.lineage import is_in
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
 from holdfast.rules.draft import Draft, Refusal
-from holdfast.store.api import Commit, Landed, MessageOutcome, MessageRow, RunRow, RunStep
+from holdfast.store.api import Commit, Landed, MessageOutcome, RunRow, RunStep
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -57,6 +59,7 @@ class RunActor:
         "in_flight",
         "mailbox",
         "outcome",
+        "paused",
         "places",
         "plan",
         "queued",
@@ -81,6 +84,8 @@ class RunActor:
         self.queued = False
         self.in_flight = False
         self.gone = False
+        self.paused = 0
+        """How many think about where the run goes on: meanwhile it decides nothing."""
         self.places: dict[tuple[str, str], tuple[str, ...]] = {}
         self.delivered: set[str] = set()
         """Messages that were put into the mailbox."""
@@ -113,14 +118,18 @@ class RunActor:
                 done(None, LeaseLost(f"run {self.run_id} is not owned by this engine any more"))
             return
         self.mailbox.append((command, done))
-        if not self.in_flight and not self.queued:
+        self.look_at_mail()
+
+    def look_at_mail(self) -> None:
+        """Decide what is in the mailbox soon, unless a commit is in flight: then when it has landed."""
+        if self.mailbox and not (self.in_flight or self.queued or self.gone or self.paused):
             self.queued = True
             self.engine.pump_soon(self)
 
     def pump(self) -> None:
         """Decide what is in the mailbox, and hand the commit over."""
         self.queued = False
-        if self.in_flight or self.gone:
+        if self.in_flight or self.gone or self.paused:
             return
         mailbox, self.mailbox = self.mailbox, []
         draft = Draft(self.state, self.engine.clock.now())
@@ -150,7 +159,8 @@ class RunActor:
         if done is not None:
             replies.append((done, answer, None))
         if type(command) is cmd.OpenWait and self.engine.executor.all_parked(self.run_no, command.node, command.path):
-            decide.apply(draft, cmd.SuspendNode(command.node, command.path, command.attempt))
+            suspend = cmd.SuspendNode(command.node, command.path, command.attempt, visit=command.visit)
+            decide.apply(draft, suspend)
 
     def _complete_turn(self, draft: Draft) -> None:
         """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
@@ -190,8 +200,11 @@ class RunActor:
         place = self.engine.place_for(ns)
         if place is None:
             return False  # its code is not here
+        node, path = key
+        isolation = self.engine.isolation
+        if isolation.closed and not isolation.admits(self.run_no, lambda: self._place_free(node, path)):
+            return False
         if place and not self.engine.slots.take(place):
-            node, path = key
             self.engine.slots.wait(place, self._priority(ns), lambda: self._place_free(node, path))
             return False
         if place:
@@ -259,21 +272,10 @@ class RunActor:
         if draft.children:
             commit.children = [self._child(spec) for spec in draft.children]
         if draft.messages:
-            commit.messages = self._messages(draft)
+            born = {child.run_id: child.run_no for child in self._children}  # they are not in the store yet
+            commit.messages = message_rows(self.engine.store, draft, born)
         commit.ends = owner is None
         return commit
-
-    def _messages(self, draft: Draft) -> list[MessageRow]:
-        found: list[MessageRow] = []
-        born = {child.run_id: child.run_no for child in self._children}
-        for message in draft.messages:
-            to = born.get(message.run_id)  # a child of this very commit is not in the store yet
-            if to is None:
-                target = self.engine.store.run(message.run_id)
-                to = None if target is None else target.run_no
-            if to is not None:
-                found.append(MessageRow(message.message_id, to, message.kind, _encode(message.payload), draft.now))
-        return found
 
     def _child(self, spec: Any) -> Commit:
         child = self.engine.starting.child(self, spec)
@@ -318,9 +320,7 @@ class RunActor:
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
             self.engine.stop_loudly(self, e, [])
             return
-        if self.mailbox and not self.queued and not self.gone:
-            self.queued = True
-            self.engine.pump_soon(self)
+        self.look_at_mail()
 
     def _act(self, draft: Draft, replies: list[Reply]) -> None:
         """Effects: what the committed events order."""
@@ -329,12 +329,16 @@ class RunActor:
         for answer in draft.answers:
             ns, wait = answer.instance, answer.wait
             self.engine.executor.answer(self.run_no, ns.node, ns.path, wait.wait_id, answer.outcome, answer.value)
+        for ns in draft.cancels:
+            if ns.settled:  # before anything starts: it may be the next visit of the same node
+                self._supersede_body(ns)
         since = draft.entries[0].seq if draft.entries else self.state.seq + 1
         for ns, args in draft.started:
             if ns.status is NodeStatus.RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
                 self._start_body(ns, args, since)
         for ns in draft.cancels:
-            self._cancel_body(ns)
+            if not ns.settled:
+                self._cancel_body(ns)
         if draft.messages:
             self.engine.inbox.look_soon()
         if draft.entries:
@@ -399,11 +403,21 @@ class RunActor:
             # a thread was given back because its body waits, and the answer came before it had gone
             self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
 
+    def _supersede_body(self, ns: NodeState) -> None:
+        """A body that waited is not wanted any more: its end is recorded already."""
+        place = self.places.pop(ns.key, None)
+        self.engine.executor.supersede(self.run_no, ns.node, ns.path)
+        current = self.state.nodes.get(ns.key)
+        if place and current is not None and current.status is NodeStatus.RUNNING:
+            self.places[ns.key] = place  # the next visit has taken it in this turn
+        elif place:
+            self.engine.slots.free(place)
+
     def _cancel_body(self, ns: NodeState) -> None:
         if self.engine.executor.is_live(self.run_no, ns.node, ns.path):
             self.engine.executor.cancel(self.run_no, ns.node, ns.path, self.engine.settings.grace_seconds)
         elif ns.status is NodeStatus.RUNNING:  # nobody runs it (its code is not here): there is nothing to wait for
-            self.tell(cmd.DropNode(ns.node, ns.path, ns.attempt))
+            self.tell(cmd.DropNode(ns.node, ns.path, ns.attempt, visit=ns.visit))
 
     def _provide_params(self, scope: OpenScope) -> None:
         if self._held.entries:  # a map's output is read from its rows
@@ -482,6 +496,19 @@ class RunActor:
             self.leave(None)
             self.engine.spawn(self.engine.release(self))
 
+    async def pause(self) -> None:
+        """Commit everything that was told so far, then decide nothing until `go_on`. Bodies go on."""
+        await self.flushed()
+        while self.mailbox and not self.gone:
+            await asyncio.sleep(0.001)
+            await self.flushed()
+        self.paused += 1
+
+    def go_on(self) -> None:
+        """After `pause`: nothing came of it."""
+        self.paused -= 1
+        self.look_at_mail()
+
     async def flushed(self) -> None:
         """Wait until nothing of the run is held back."""
         while not self.gone and (self._held.entries or self.in_flight):
@@ -499,7 +526,12 @@ class RunActor:
 
     def memory(self, node: str, path: str, since: int) -> list[tuple[str, bytes]]:
         found = self.engine.store.events(self.run_no, since - 1, types=MEMORY_EVENTS)
-        return [(row.type, row.data) for row in found if row.node == node and row.path == path]
+        ancestors, branch = self.state.fold.ancestors, self.state.branch
+        return [
+            (row.type, row.data)
+            for row in found
+            if row.node == node and row.path == path and is_in(ancestors, branch, row.branch, row.seq)
+        ]
 
     def now(self) -> int:
         return self.engine.clock.now()

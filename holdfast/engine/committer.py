@@ -1,6 +1,6 @@
 """Committer: the one write path.
 
-Owns: the writer thread, and which commits go together.
+Owns: the writer's thread, and which commits go together.
 Never: builds a commit (actor.py) or knows SQL (store).
 Invariants: commits land in the order in which they were handed over; a run has at most one in flight. Whatever has
 queued while the last group was being written is the next group; nobody waits for a window.
@@ -13,11 +13,11 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import dying
-from holdfast.model.errors import StoreFull
+from holdfast.model.errors import OutcomeUnknown, StoreFull
 from holdfast.store.api import Commit, Landed, Store
 
 log = logging.getLogger("holdfast.engine")
@@ -31,20 +31,74 @@ class Lander(Protocol):
     def landed(self, outcome: Landed) -> None: ...
 
 
+class _Waiter:
+    """Somebody without an actor who waits for one commit."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.outcome: asyncio.Future[Landed] = loop.create_future()
+
+    def landed(self, outcome: Landed) -> None:
+        _set(self.outcome, outcome, None)
+
+
+class Writer(Protocol):
+    """Where writes happen: one at a time, in the order in which they were put there."""
+
+    def put(self, job: Callable[[], None]) -> None: ...
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits here."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing more, and return when everything that was put here has been done."""
+        ...
+
+
+class WriterThread:
+    """The thread that owns the writing connection."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    @property
+    def idle(self) -> bool:
+        return self._jobs.empty()
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            job()
+            job = None  # a finished group must not stay in memory until the next one comes
+
+
 class Committer:
-    """Hands groups of commits, and the store's other writes, to the thread that owns the connection."""
+    """Hands groups of commits, and the store's other writes, to the writer."""
 
     def __init__(
-        self, store: Store, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        on_fatal: Callable[[BaseException], None],
+        writer: Writer,
     ) -> None:
         self._store = store
         self._loop = loop
         self._on_fatal = on_fatal
+        self._writer = writer
         self._pending: list[tuple[Commit, Lander]] = []
         self._busy = False
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
-        self._thread.start()
         self.on_loop = False
         """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
         self.wait_when_full = True
@@ -61,10 +115,10 @@ class Committer:
             return
         group, self._pending = self._pending, []
         self._busy = True
-        if self.on_loop and len(group) == 1 and self._jobs.empty():
+        if self.on_loop and len(group) == 1 and self._writer.idle:
             self._land(group, *self._try(group))
             return
-        self._jobs.put(lambda: self._write(group))
+        self._writer.put(lambda: self._write(group))
 
     def _write(self, group: list[tuple[Commit, Lander]]) -> None:
         outcome = self._try(group)
@@ -102,9 +156,19 @@ class Committer:
             self._loop.call_later(FULL_RETRY_SECONDS, self._again, group)
             return
         self._on_fatal(error)
+        for _, lander in group:
+            if isinstance(lander, _Waiter):
+                _set(lander.outcome, None, error)
+
+    async def land(self, commit: Commit) -> Landed:
+        """Commit for a run that nobody drives, like any other commit. Raises what has closed the store."""
+        waiter = _Waiter(self._loop)
+        self.submit(commit, waiter)
+        self.flush()
+        return await waiter.outcome
 
     def _again(self, group: list[tuple[Commit, Lander]]) -> None:
-        self._jobs.put(lambda: self._write(group))
+        self._writer.put(lambda: self._write(group))
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
         """Run another write of the store in the writer's turn."""
@@ -112,35 +176,57 @@ class Committer:
 
         def job() -> None:
             try:
+                if dying.at is not None:
+                    dying.at("write.before")
                 result = function(*args)
+                if dying.at is not None:
+                    dying.at("write.after")
             except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
-                self._call_loop(_set, future, None, e)
+                self._call_loop(self._report, future, e)
             else:
                 self._call_loop(_set, future, result, None)
 
-        self._jobs.put(job)
+        self._writer.put(job)
         return await future
+
+    async def insist(self, function: Callable[..., _T], *args: Any) -> _T:
+        """The same for what would be lost if it were left undone: a full disk is waited for, as with commits."""
+        return await self.when_not_full(lambda: self.call(function, *args))
+
+    async def when_not_full(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do it, again and again if need be, until the disk has space for it."""
+        while True:
+            try:
+                return await work()
+            except StoreFull as error:
+                if not self.wait_when_full:
+                    raise
+                log.error("the disk is full; trying again every %g s: %s", FULL_RETRY_SECONDS, error)
+                await asyncio.sleep(FULL_RETRY_SECONDS)
 
     def call_from_thread(self, function: Callable[[], None]) -> None:
         """Queue a write from another thread (the lease's); nobody waits for it."""
-        self._jobs.put(function)
+
+        def job() -> None:
+            try:
+                function()
+            except OutcomeUnknown as e:
+                self._call_loop(self._on_fatal, e)
+
+        self._writer.put(job)
+
+    def _report(self, future: asyncio.Future[Any], error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown):  # whoever asked, the store is closed for everybody
+            self._on_fatal(error)
+        _set(future, None, error)
 
     @property
     def idle(self) -> bool:
         return not self._busy and not self._pending
 
     def close(self) -> None:
-        """Stop the thread when everything handed over has been written."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            job()
-            job = None  # a finished group must not stay in memory until the next one comes
+        """Return when everything handed over has been written."""
+        self._writer.close()
 
     def _call_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:

@@ -1,8 +1,10 @@
 """Dying: the process ends by SIGKILL at a named place. Only for tests of crashes.
 
 `HOLDFAST_DIE_AT=commit.before:7` kills this process when the place `commit.before` is reached for the seventh time.
-Places: `commit.before` and `commit.after` around the transaction of a group of commits, `body.before` and `body.after`
-around a node's body (after: it returned, and nothing is recorded yet). Unset, `at` is None and nobody calls it.
+Places: `commit.before` and `commit.after` around the transaction of a group of commits; `write.before` and
+`write.after` around every other write (an engine's row, claiming and releasing runs, messages, versions);
+`body.before` and `body.after` around a node's body (after: it returned, and nothing is recorded yet). Unset, `at` is
+None and nobody calls it.
 """
 
 from __future__ import annotations
@@ -12,8 +14,18 @@ import os
 import signal
 from collections.abc import Callable
 
+PLACES = ("commit.before", "commit.after", "write.before", "write.after", "body.before", "body.after")
 
-def _from(setting: str) -> Callable[[str], None]:
+at: Callable[[str], None] | None = None
+
+
+def die_at(setting: str | None) -> None:
+    """Arrange the process's end: `label:n`, or nothing."""
+    global at
+    at = None if not setting else _killer(setting)
+
+
+def _killer(setting: str) -> Callable[[str], None]:
     label, _, count = setting.partition(":")
     deadly = int(count or 1)
     passed = itertools.count(1)
@@ -25,5 +37,4 @@ def _from(setting: str) -> Callable[[str], None]:
     return at
 
 
-_setting = os.environ.get("HOLDFAST_DIE_AT")
-at: Callable[[str], None] | None = _from(_setting) if _setting else None
+die_at(os.environ.get("HOLDFAST_DIE_AT"))

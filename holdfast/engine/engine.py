@@ -12,7 +12,6 @@ import asyncio
 import builtins
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +21,13 @@ import msgspec
 
 from holdfast.engine import reads
 from holdfast.engine.actor import RunActor
+from holdfast.engine.branching import Branching
+from holdfast.engine.catalogue import Catalogue, Recovered
 from holdfast.engine.clock import Clock, SystemClock
-from holdfast.engine.committer import Committer
+from holdfast.engine.committer import Committer, Writer, WriterThread
 from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
+from holdfast.engine.isolation import Isolation
 from holdfast.engine.leases import Lease
 from holdfast.engine.protocols import Done, Executor
 from holdfast.engine.recovery import Recovery
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 R = TypeVar("R")
+DEAD_LOOK_SECONDS = 0.25
+"""How often an engine looks whether another one has died: a read, and a lock that is tried, for each of them."""
 DRAIN_SECONDS = 5.0
 """How long a closing engine waits for its last commits, however short the grace time is."""
 
@@ -68,7 +72,7 @@ class Engine:
         self.executor = executor
         self.settings = settings or EngineSettings()
         self.clock: Clock = clock or SystemClock()
-        self.lease = Lease(store, database, self.settings.lease_seconds)
+        self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
         self.versions = Versions(store)
         self.slots = Slots(self.settings.threads, self.settings.processes)
@@ -81,11 +85,16 @@ class Engine:
         self._handlers: dict[str, Handler | None] = {}
         self._flushing: set[int] = set()
         self._others_wrote = False
+        self._next_sweep = 0.0
+        self._next_dead = 0.0
         self.loop: asyncio.AbstractEventLoop
         self.committer: Committer
         self.starting: Starting
         self.inbox: Inbox
+        self.branching: Branching
+        self.catalogue: Catalogue
         self.recovery: Recovery
+        self.isolation = Isolation(self)
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -94,9 +103,11 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self.store.open()
         try:
-            self.committer = Committer(self.store, self.loop, self._store_failed)
+            self.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
             self.starting = Starting(self)
             self.inbox = Inbox(self)
+            self.branching = Branching(self)
+            self.catalogue = Catalogue(self)
             self.recovery = Recovery(self)
             self.lease.take_lock()
             row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
@@ -104,6 +115,14 @@ class Engine:
         except BaseException:
             self.store.close()
             raise
+        self._next_sweep = self.loop.time() + self.settings.sweep_seconds
+        self._begin_background()
+
+    def _writer(self) -> Writer:
+        return WriterThread()
+
+    def _begin_background(self) -> None:
+        """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""
         self.lease.start_renewing(self.committer)
         self.spawn(self._poll())
 
@@ -205,11 +224,20 @@ class Engine:
         rows = self.store.runs(status=None if status is None else [status], workflow=workflow, limit=limit)
         return [reads.run_json(self.store, row, full=False) for row in rows]
 
+    async def recover(self, run_id: str, *, reverify: bool = False, actor: str = "") -> Recovered:
+        """Check a run whose rows and journal may not agree (after a restored backup, a hand edit, a foreign writer),
+        repair it from its journal if need be, and go on with it. `reverify` lets the last node run again where a run
+        only lacks its end. Raises Refused when another engine owns the run, CannotBeRepaired when nothing helps."""
+        return await self.catalogue.recover(run_id, reverify=reverify, actor=actor)
+
     async def resume(self, run_id: str, *, actor: str = "") -> Run[Any]:
         """Go on with a run that nobody drives: release a hold, take over what a dead engine left. Harmless when it is
         being driven already. Raises MissingCode when its code is not loaded here."""
         row = reads.find_run(self.store, run_id)
         run: Run[Any] = Run(self, row.run_id, row.run_no)
+        if row.engine is None and self.catalogue.looks_odd(row):
+            await self.catalogue.recover(row.run_id, actor=actor)
+            row = reads.find_run(self.store, run_id)
         if row.status in RUN_TERMINAL:
             return run
         held = any(wait.kind == "hold" for wait in self.store.open_waits([row.run_no]))
@@ -240,7 +268,8 @@ class Engine:
     def _pump(self) -> None:
         actors, self._to_pump = self._to_pump, []
         for actor in actors:
-            actor.pump()
+            if self.isolation.turn_of is None or not self.isolation.keeps_mail_of(actor):
+                actor.pump()
         self.committer.on_loop = self.commit_on_loop and len(self.actors) <= 1
         self.committer.flush()
 
@@ -321,13 +350,13 @@ class Engine:
 
     async def put_on_hold(self, run_no: int, token: int, hold: str) -> None:
         """No engine touches the run until somebody resumes it."""
-        await self.committer.call(self.store.set_hold, run_no, token, hold)
-        await self.committer.call(self.store.release, run_no, token)
+        await self.committer.insist(self.store.set_hold, run_no, token, hold)
+        await self.committer.insist(self.store.release, run_no, token)
         self.hub.moved(run_no)
 
     async def release(self, actor: RunActor) -> None:
         """Give a lease back."""
-        await self.committer.call(self.store.release, actor.run_no, actor.token)
+        await self.committer.insist(self.store.release, actor.run_no, actor.token)
         self.inbox.look_soon()  # whatever came in while we let go must find an owner
 
     async def watch(self, run_id: str) -> RunRow:
@@ -351,8 +380,8 @@ class Engine:
         old = self.lease.engine
         self.lease.renew_identity()
         row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
-        await self.committer.call(self.store.register_engine, row)
-        await self.committer.call(self.store.remove_engine, old)  # frees what was started under the old name
+        await self.committer.insist(self.store.register_engine, row)
+        await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
         self._leave_lost()
         await self.recovery.sweep()
 
@@ -370,27 +399,30 @@ class Engine:
     # --- background ----------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
-        """Look for what other processes wrote, for timers of runs that nobody owns, and for orphans."""
-        next_sweep = time.monotonic() + self.settings.sweep_seconds
-        next_dead = 0.0
+        """Look around, again and again."""
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
-            self.lease.last_tick = now = time.monotonic()
             try:
-                await self._look_around()
-                if now >= next_dead:
-                    next_dead = now + 1.0
-                    await self.recovery.bury_dead()
-                    if self._others_wrote:  # an engine that stops leaves runs, and nobody is told
-                        self._others_wrote = False
-                        next_sweep = now
-                if now >= next_sweep:
-                    next_sweep = now + self.settings.sweep_seconds
-                    await self.recovery.sweep()
+                await self.patrol()
             except Exception:  # one run that cannot be read must not make the engine deaf to all others
                 if self.fatal is None:
                     log.exception("looking for work failed; trying again")
                     await asyncio.sleep(1.0)
+
+    async def patrol(self) -> None:
+        """Look once for what other processes wrote, for timers of runs that nobody owns, and now and then for dead
+        engines and orphans. Safe to call at any time."""
+        self.lease.last_tick = now = self.loop.time()
+        await self._look_around()
+        if now >= self._next_dead:
+            self._next_dead = now + DEAD_LOOK_SECONDS
+            await self.recovery.bury_dead()
+            if self._others_wrote:  # an engine that stops leaves runs, and nobody is told
+                self._others_wrote = False
+                self._next_sweep = now
+        if now >= self._next_sweep:
+            self._next_sweep = now + self.settings.sweep_seconds
+            await self.recovery.sweep()
 
     async def _look_around(self) -> None:
         """One look at what others wrote."""

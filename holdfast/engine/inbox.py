@@ -19,11 +19,14 @@ from holdfast.model import events as ev
 from holdfast.model.errors import NotYetApplied, Refused, UnknownRun
 from holdfast.model.ids import derived, unique
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.store.api import MessageRow, RunRow, Store
+from holdfast.rules.draft import Draft
+from holdfast.store.api import OPENS_BRANCH, MessageRow, RunRow, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.actor import RunActor
     from holdfast.engine.engine import Engine
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Inbox:
@@ -34,22 +37,22 @@ class Inbox:
         self._looking = False
         self._again = False
 
-    async def request(self, run_id: str, kind: str, payload: dict[str, Any], timeout: float = 10.0) -> None:
-        """Send a message to a run and wait until its owner has applied it."""
+    async def request(self, run_id: str, kind: str, payload: Any, timeout: float = 10.0) -> dict[str, Any]:
+        """Send a message to a run and wait until its owner has applied it; what came of it."""
         engine = self._engine
         engine.check()
         row = engine.store.run(run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id} in {engine.store.url}")
         if _is_done(row, kind):
-            return
-        if row.status in RUN_TERMINAL:
+            return {}
+        if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
             raise Refused(f"run {run_id} has {row.status} already; it cannot be asked to {kind}")
         message = MessageRow(unique("m_"), row.run_no, kind, msgspec.json.encode(payload), engine.clock.now())
         if await engine.committer.call(engine.store.send, message) == "finished":
             raise Refused(f"run {run_id} has ended before it could be asked to {kind}")
         await self._apply_here(row)
-        await self._outcome(run_id, kind, message.message_id, timeout)
+        return await self._outcome(run_id, kind, message.message_id, timeout)
 
     async def _apply_here(self, row: RunRow) -> None:
         """With no live owner we are the owner: no code is needed to apply a request."""
@@ -62,7 +65,7 @@ class Inbox:
                 await engine.committer.call(engine.store.set_hold, row.run_no, row.token, None)
             await engine.recovery.claim([row.run_no], even_without_code=True)
 
-    async def _outcome(self, run_id: str, kind: str, message_id: str, timeout: float) -> None:
+    async def _outcome(self, run_id: str, kind: str, message_id: str, timeout: float) -> dict[str, Any]:
         engine = self._engine
         deadline = engine.loop.time() + timeout
         run_no = find_run(engine.store, run_id).run_no
@@ -75,17 +78,18 @@ class Inbox:
                 row = engine.store.run_by_no(run_no)
                 assert row is not None
                 if _is_done(row, kind):
-                    return
+                    return {}
                 if message.outcome is not None:
-                    _raise_refusal(run_id, msgspec.json.decode(message.outcome))
-                    return
-                if row.status in RUN_TERMINAL:
+                    return _applied(run_id, msgspec.json.decode(message.outcome))
+                if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
                     raise Refused(f"run {run_id} has {row.status} before it could be asked")
                 left = deadline - engine.loop.time()
                 if left <= 0:
                     raise NotYetApplied(
                         f"accepted as {message_id}, not yet applied: run {run_id} is owned by {row.engine or 'nobody'}"
                     )
+                if row.engine is None:  # its owner let it go before it came to the message
+                    await self._apply_here(row)
                 try:
                     async with asyncio.timeout(min(left, 0.5)):  # wait_for can lose a cancellation
                         await moved.wait()
@@ -104,11 +108,8 @@ class Inbox:
     async def report(self, run_id: str, to_run_no: int) -> None:
         """Tell a run that a child has ended; a second report is a no-op."""
         engine = self._engine
-        row = find_run(engine.store, run_id)
-        payload = {"child": run_id, "status": row.status, **ending(engine.store, row)}
-        message_id = derived("m_", run_id, "ended", to_run_no)
-        message = MessageRow(message_id, to_run_no, "child_ended", msgspec.json.encode(payload), engine.clock.now())
-        await engine.committer.call(engine.store.send, message)
+        message = report_of_end(engine.store, run_id, to_run_no, engine.clock.now())
+        await engine.committer.insist(engine.store.send, message)
 
     def look_soon(self) -> None:
         """A message was written by this process."""
@@ -141,6 +142,13 @@ class Inbox:
             await engine.recovery.claim(sorted(unowned))
 
 
+def report_of_end(store: Store, run_id: str, to_run_no: int, now: int) -> MessageRow:
+    """What tells a run that a child has ended."""
+    row = find_run(store, run_id)
+    payload = {"child": run_id, "status": row.status, **ending(store, row)}
+    return MessageRow(derived("m_", run_id, "ended", to_run_no), to_run_no, "child_ended", _encode(payload), now)
+
+
 def ending(store: Store, row: RunRow) -> dict[str, Any]:
     """The result or the error of a finished run, as a parent is told."""
     event = terminal_event(store, row)
@@ -154,8 +162,12 @@ def ending(store: Store, row: RunRow) -> dict[str, Any]:
 
 def deliver(actor: RunActor, message: MessageRow) -> None:
     """Hand a message to its run, once."""
-    if message.message_id not in actor.delivered:
-        actor.delivered.add(message.message_id)
+    if message.message_id in actor.delivered:
+        return
+    actor.delivered.add(message.message_id)
+    if message.kind in OPENS_BRANCH:
+        actor.engine.spawn(actor.engine.branching.apply_to(actor, message))
+    else:
         actor.tell(cmd.Message(message.message_id, message.kind, message.payload))
 
 
@@ -164,6 +176,20 @@ def _is_done(row: RunRow, kind: str) -> bool:
     return kind == "cancel" and row.status == RunStatus.CANCELLED
 
 
-def _raise_refusal(run_id: str, outcome: dict[str, Any]) -> None:
+def _applied(run_id: str, outcome: dict[str, Any]) -> dict[str, Any]:
     if outcome["outcome"] == "refused":
         raise Refused(f"run {run_id}: {outcome['why']}")
+    return outcome
+
+
+def message_rows(store: Store, draft: Draft, born: dict[str, int]) -> list[MessageRow]:
+    """The messages that a turn sends; `born` are the runs that its own commit creates. To nobody goes nothing."""
+    found: list[MessageRow] = []
+    for message in draft.messages:
+        to = born.get(message.run_id)
+        if to is None:
+            target = store.run(message.run_id)
+            to = None if target is None else target.run_no
+        if to is not None:
+            found.append(MessageRow(message.message_id, to, message.kind, _encode(message.payload), draft.now))
+    return found

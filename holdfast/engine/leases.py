@@ -15,8 +15,11 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
+from holdfast.engine.clock import Clock
 from holdfast.engine.committer import Committer
+from holdfast.model.errors import OutcomeUnknown
 from holdfast.model.ids import unique
 from holdfast.model.limits import LOOP_STALL_SECONDS
 from holdfast.store.api import EngineRow, Store
@@ -27,9 +30,10 @@ log = logging.getLogger("holdfast.engine")
 class Lease:
     """This engine's right to act, and its sign of life."""
 
-    def __init__(self, store: Store, database: Path | None, lease_seconds: float) -> None:
+    def __init__(self, store: Store, database: Path | None, lease_seconds: float, clock: Clock) -> None:
         self.engine = unique("eng_")
         self._store = store
+        self._clock = clock
         self._seconds = lease_seconds
         self._folder = None if database is None else database.with_name(database.name + "-engines")
         self._lock_fd: int | None = None
@@ -41,7 +45,7 @@ class Lease:
         self.lost = False
 
     def row(self, can_run: bytes) -> EngineRow:
-        now = time.time_ns() // 1000
+        now = self._clock.now()
         return EngineRow(
             self.engine, socket.gethostname(), os.getpid(), self._lock_file, now, self._expiry(now), can_run
         )
@@ -76,13 +80,16 @@ class Lease:
             if time.monotonic() - self.last_tick > LOOP_STALL_SECONDS:
                 log.error("the event loop has not moved for %g s: not renewing the lease", LOOP_STALL_SECONDS)
                 continue
-            committer.call_from_thread(self._renew_once)
+            committer.call_from_thread(self.renew_once)
 
-    def _renew_once(self) -> None:
+    def renew_once(self) -> None:
+        """Say that we are alive, in the writer's turn; a renewal that fails is tried again with the next one."""
         try:
             if not self._stop.is_set():
-                alive = self._store.renew_engine(self.engine, self._expiry(time.time_ns() // 1000))
+                alive = self._store.renew_engine(self.engine, self._expiry(self._clock.now()))
                 self.lost = self.lost or not alive
+        except OutcomeUnknown:
+            raise
         except Exception:
             log.exception("could not renew the lease")
 
@@ -121,6 +128,15 @@ def is_dead(row: EngineRow, now: int) -> bool:
     if row.host != socket.gethostname() or not row.lock_file:
         return False
     return lock_is_free(row.lock_file)
+
+
+def life_of(row: EngineRow, now: int) -> Literal["alive", "late", "dead"]:
+    """How an engine is, as far as can be seen from here: on its own host the lock of its process tells, and one that
+    lives may be late with its lease; elsewhere only the lease can tell."""
+    is_late = row.expires_at < now
+    if row.lock_file and row.host == socket.gethostname():
+        return "dead" if lock_is_free(row.lock_file) else "late" if is_late else "alive"
+    return "dead" if is_late else "alive"
 
 
 def lock_is_free(path: str) -> bool:

@@ -105,6 +105,10 @@ class Executor(Protocol):
         """Ask a body to stop; it reports DropNode (or its result) within the grace time."""
         ...
 
+    def supersede(self, run_no: int, node: str, path: str) -> None:
+        """Cancel a body that waits and that the run has gone on without: nothing it still says is heard."""
+        ...
+
     def unwind(self, run_no: int) -> None:
         """Leave all bodies of a run without ending them: it is evicted, or its lease is lost. They report nothing."""
         ...

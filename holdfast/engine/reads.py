@@ -14,6 +14,7 @@ import msgspec
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, UnknownRun
+from holdfast.model.state import Fold
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
 from holdfast.store.api import EventRow, NodeRow, RunRow, Store
 
@@ -28,6 +29,7 @@ class EventView(msgspec.Struct, frozen=True):
     path: str | None
     at: datetime
     data: dict[str, Any]
+    visit: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -36,6 +38,7 @@ class EventView(msgspec.Struct, frozen=True):
             "type": self.type,
             "node": self.node,
             "path": self.path,
+            "visit": self.visit,
             "at": iso(self.at),
             "data": self.data,
         }
@@ -50,7 +53,7 @@ def _view(row: EventRow) -> EventView:
         data = msgspec.json.decode(row.data)
     except msgspec.DecodeError:
         data = {"unreadable": True}
-    return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data)
+    return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data, row.visit)
 
 
 def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
@@ -66,8 +69,9 @@ def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
         "branch": row.branch,
     }
     if full:
-        created = ev.decode(*store.event_data(row.run_no, [1])[1])
-        shown["input"] = msgspec.json.decode(created.input)
+        seq = input_seq(row)
+        holder = ev.decode(*store.event_data(row.run_no, [seq])[seq])
+        shown["input"] = msgspec.json.decode(holder.input)
         shown["result"] = msgspec.json.decode(terminal.result) if isinstance(terminal, ev.RunCompleted) else None
     shown["error"] = _run_error(terminal)
     shown["waits"] = waits_json(store, row)
@@ -81,6 +85,21 @@ def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
     if isinstance(terminal, ev.RunCancelled):
         shown["reason"] = terminal.reason
     return shown
+
+
+def input_seq(row: RunRow) -> int:
+    """The event that holds a run's input."""
+    return _fold(row).input_seq
+
+
+def current_visits(row: RunRow) -> dict[str, int]:
+    """The visit of top-level nodes that were entered again."""
+    return _fold(row).visits
+
+
+def _fold(row: RunRow) -> Fold:
+    fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)
+    return fold
 
 
 def shown_status(row: RunRow) -> str:
@@ -110,20 +129,22 @@ def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
     found = store.nodes(row.run_no)
     values = _outputs(store, row, found)
     shown = [_node_json(node, values.get(node.output_seq)) for node in found]
-    seen = {node.node for node in found if node.path == "."}
+    seen = {(node.node, node.visit) for node in found if node.path == "."}
+    visits = current_visits(row)
     version = store.version(row.workflow, row.version)
     if version is not None and row.status not in RUN_TERMINAL:
         for definition in definitions.decode(version.definition).nodes:
-            if definition.id not in seen and not definition.lane:
-                shown.append(_pending(definition.id))
+            visit = visits.get(definition.id, 1)
+            if (definition.id, visit) not in seen and not definition.lane:
+                shown.append(_pending(definition.id, visit))
     return shown
 
 
-def _pending(node: str) -> dict[str, Any]:
+def _pending(node: str, visit: int) -> dict[str, Any]:
     return {
         "node": node,
         "path": ".",
-        "visit": 1,
+        "visit": visit,
         "status": "pending",
         "attempt": 0,
         "started_at": None,
@@ -144,13 +165,13 @@ def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
         event = ev.decode(*held)
         if isinstance(event, ev.NodeFailed):
             error = error_json(event.error)
-        elif isinstance(event, ev.NodeCompleted) and not event.virtual:
+        elif isinstance(event, ev.OutputEdited) or (isinstance(event, ev.NodeCompleted) and not event.virtual):
             output = msgspec.json.decode(event.output)
     shown = {
         "node": node.node,
         "path": node.path,
         "visit": node.visit,
-        "status": node.status,
+        "status": str(node.status),
         "attempt": node.attempt,
         "started_at": iso_or_none(node.started_at),
         "finished_at": iso_or_none(node.finished_at),

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import supplies
 from holdfast.engine.actor import RunActor
 from holdfast.engine.inbox import deliver
+from holdfast.engine.isolation import is_suspect
 from holdfast.engine.leases import remove_lock
 from holdfast.engine.rows import state_from_rows
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
-from holdfast.model.errors import CorruptJournal
+from holdfast.model.errors import CannotBeRepaired, CorruptJournal
 from holdfast.model.state import RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.store.api import MessageRow, NodeRow, RunRow, TimerRow, WaitRow
+from holdfast.store.api import OPENS_BRANCH, MessageRow, NodeRow, RunRow, TimerRow, WaitRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -43,10 +44,15 @@ class Recovery:
         """None: every run whose code is here. Else only these runs and their descendants."""
         self.accepted: set[int] = set()
         """Runs that a person resumed: changed code does not stop them again."""
+        self._put_off = False
+        """Something was to be claimed while a suspect had its turn."""
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
         await self.bury_dead()
+        for engine in self._engine.store.unknown_owners():
+            log.warning("engine %s holds runs and is not known any more; they are freed", engine)
+            await self._engine.committer.call(self._engine.store.remove_engine, engine)
         for run_no, child in self._engine.store.waits_for_ended():
             await self._engine.inbox.report(child, run_no)
         return await self._claim_claimable()
@@ -83,16 +89,35 @@ class Recovery:
         due = engine.store.due_timers(engine.clock.now(), DUE_AT_ONCE, handlers.workflow_names(), roots)
         await self.claim(sorted({timer.run_no for timer in due}))
 
-    async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False) -> int:
-        """Take the lease of those of these runs that are free and that we may drive; then go on with them."""
+    async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, alone: bool = False) -> int:
+        """Take the lease of those of these runs that are free and that we may drive; then go on with them. `alone`: a
+        suspect that has its turn, during which only a person's request lets us claim anything else."""
         engine = self._engine
-        wanted = [n for n in run_nos if n not in engine.actors and (even_without_code or self._may_drive(n))]
+        chosen = alone or even_without_code
+        if engine.isolation.turn_of is not None and not chosen:
+            self._put_off = True
+            return 0
+        free = [n for n in run_nos if n not in engine.actors and (chosen or n not in engine.isolation)]
+        wanted = free if even_without_code else [n for n in free if self._may_drive(n)]
         if not wanted:
             return 0
         rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
         if rows:
-            await self._load(rows)
+            await self._load(rows, alone=alone)
         return len(rows)
+
+    async def go_on_with(self, row: RunRow) -> None:
+        """Somebody asked for something of this run: it is ours to drive, if its code is here."""
+        if self.roots is not None:
+            self.roots.add(row.root_no)
+        await self.claim([row.run_no])
+
+    async def catch_up(self) -> None:
+        """A suspect's turn is over: claim what could not be claimed meanwhile."""
+        if self._put_off:
+            self._put_off = False
+            await self._engine.inbox.look()
+            await self.sweep()
 
     def _may_drive(self, run_no: int) -> bool:
         row = self._engine.store.run_by_no(run_no)
@@ -106,7 +131,7 @@ class Recovery:
         if row is not None and row.engine == self._engine.lease.engine:
             await self._load([row])
 
-    async def _load(self, rows: Sequence[RunRow]) -> None:
+    async def _load(self, rows: Sequence[RunRow], *, alone: bool = False) -> None:
         engine, store = self._engine, self._engine.store
         numbers = [row.run_no for row in rows]
         nodes: dict[int, list[NodeRow]] = defaultdict(list)
@@ -121,15 +146,23 @@ class Recovery:
             timers[timer.run_no].append(timer)
         for message in store.new_messages(numbers):
             messages[message.run_no].append(message)
+        torn = set(store.differing_heads(numbers))
         for row in rows:
+            first = messages[row.run_no][0] if messages[row.run_no] else None
+            if first is not None and first.kind in OPENS_BRANCH:  # else it has its turn when the others had theirs
+                engine.spawn(self._open_branch(row, first))
+                continue
+            if row.run_no in torn:
+                engine.spawn(self._repair(row))
+                continue
             try:
                 plan = engine.versions.numbered(row.workflow, row.version)
                 state = state_from_rows(plan, row, nodes[row.run_no], waits[row.run_no], timers[row.run_no])
             except (CorruptJournal, KeyError, ValueError, AssertionError) as e:
                 await self._hold(row, f"corrupt: {type(e).__name__}: {e}")
                 continue
-            asked = bool(messages[row.run_no])  # a person's cancel or resume is always heard
-            if not asked and await self._is_crash_loop(row, state, nodes[row.run_no]):
+            cancelled = any(message.kind == "cancel" for message in messages[row.run_no])
+            if not cancelled and await self._set_aside(row, state, nodes[row.run_no], alone):
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
             changed = self._changed_code(actor)
@@ -138,7 +171,28 @@ class Recovery:
                 await self._hold(row, f"code_changed: {names} changed since the run began; on_code_change is 'fail'")
                 continue
             engine.adopt(actor)
-            self._go_on(actor, row, nodes[row.run_no], messages[row.run_no], changed)
+            self._go_on(actor, row, nodes[row.run_no], messages[row.run_no], changed, alone)
+
+    async def _open_branch(self, row: RunRow, message: MessageRow) -> None:
+        """A run that nobody drives is to go on from elsewhere: nothing of it starts before that."""
+        await self._engine.branching.apply(row, message)
+        await self.claim([row.run_no])
+        await self._engine.inbox.look()
+
+    async def _repair(self, row: RunRow) -> None:
+        """A run whose rows and journal do not end at the same event is of the catalogue, or beyond help."""
+        try:
+            commit = self._engine.catalogue.commit(row, None)
+        except CannotBeRepaired as e:
+            await self._hold(row, f"corrupt: {e.message}")
+            return
+        if commit is None:
+            await self._hold(
+                row, "corrupt: its rows are not what its journal tells; `holdfast doctor` can rebuild them"
+            )
+            return
+        await self._engine.branching.land(commit)
+        await self.claim([row.run_no])
 
     def _go_on(
         self,
@@ -147,6 +201,7 @@ class Recovery:
         nodes: list[NodeRow],
         messages: list[MessageRow],
         changed: tuple[tuple[str, str, str], ...],
+        alone: bool,
     ) -> None:
         for wait in actor.state.waits.values():
             self._follow_again(actor, wait.child)
@@ -158,9 +213,8 @@ class Recovery:
             return
         if actor.state.fold.closing == "compensating":  # what a cut-off compensation undoes must be known first
             actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(row.run_no)))
-        graceful = not any(_was_cut_off(node) for node in nodes)
-        command = cmd.TakeOver(self._engine.lease.engine, row.token, None, graceful, changed)
-        if self._engine.starting.admit(actor, command):
+        command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
+        if self._engine.starting.admit(actor, command, at_once=alone):
             actor.tell(command)
 
     def _follow_again(self, actor: RunActor, child: str | None) -> None:
@@ -178,12 +232,18 @@ class Recovery:
         was = created.fingerprints
         return tuple((n, was[n], fp) for n, fp in sorted(now.items()) if n in was and was[n] != fp)
 
-    async def _is_crash_loop(self, row: RunRow, state: RunState, nodes: list[NodeRow]) -> bool:
+    async def _set_aside(self, row: RunRow, state: RunState, nodes: list[NodeRow], alone: bool) -> bool:
+        """Whether a run does not go on now: it has killed too many engines, or it may be the one that kills them."""
         limit = state.fold.settings.max_recoveries
         limit = self._engine.settings.max_recoveries if limit is None else limit
-        if row.recoveries < limit or not any(_was_cut_off(n) for n in nodes) or row.run_no in self.accepted:
+        cut_off = _cut_off(nodes)
+        if cut_off and row.recoveries >= limit and row.run_no not in self.accepted:
+            await self._hold(row, f"crash_loop: {row.recoveries} engines died in a row while this run made no progress")
+            return True
+        if alone or state.status is RunStatus.SUSPENDED or not is_suspect(row.recoveries, cut_off, limit):
             return False
-        await self._hold(row, f"crash_loop: {row.recoveries} engines died in a row while this run made no progress")
+        await self._engine.committer.insist(self._engine.store.release, row.run_no, row.token)
+        self._engine.isolation.add(row.run_no, row.recoveries)
         return True
 
     async def _hold(self, row: RunRow, why: str) -> None:
@@ -192,5 +252,6 @@ class Recovery:
         await engine.put_on_hold(row.run_no, row.token, why)
 
 
-def _was_cut_off(node: NodeRow) -> bool:
-    return node.status == NodeStatus.RUNNING and node.scope is None
+def _cut_off(nodes: list[NodeRow]) -> bool:
+    """Whether a body was running when the engine died; one that was left in an orderly way does not count."""
+    return any(node.status == NodeStatus.RUNNING and node.scope is None for node in nodes)

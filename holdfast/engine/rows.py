@@ -63,9 +63,10 @@ def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[li
     head hash."""
     rows: list[Any] = []  # plain tuples in the order of EventRow: this is the hottest loop there is
     aside = False
-    previous, run_no, run_id, branch = state.head_hash, state.run_no, state.run_id, state.branch
+    previous, run_no, run_id = state.head_hash, state.run_no, state.run_id
     for entry in entries:
         event, seq, node, path, visit, at = entry.event, entry.seq, entry.node, entry.path, entry.visit, entry.at
+        branch = entry.branch
         kind = type(event)
         type_name = kind.__name__
         if kind in _ASIDE:
@@ -129,13 +130,13 @@ def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
             data = _encode({"call": e.call, "about": e.about, "child": child})
             rows.append(
                 WaitRow(
-                    state.run_no, e.wait_id, e.kind, entry.node, entry.path, entry.visit, state.branch, status,
+                    state.run_no, e.wait_id, e.kind, entry.node, entry.path, entry.visit, entry.branch, status,
                     entry.at, e.until, data,
                 )
             )  # fmt: skip
         elif isinstance(e, ev.WaitClosed):
             rows.append(
-                WaitRow(state.run_no, e.wait_id, "", None, None, 1, state.branch, "closed", entry.at, None, b"{}")
+                WaitRow(state.run_no, e.wait_id, "", None, None, 1, entry.branch, "closed", entry.at, None, b"{}")
             )
     return rows
 
@@ -146,11 +147,11 @@ def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
     for entry in entries:
         match entry.event:
             case ev.TimerSet(timer=timer, due_at=due_at):
-                rows[timer] = TimerRow(state.run_no, timer, due_at, state.branch, "set")
+                rows[timer] = TimerRow(state.run_no, timer, due_at, entry.branch, "set")
             case ev.TimerFired(timer=timer):
-                rows[timer] = TimerRow(state.run_no, timer, 0, state.branch, "fired")
+                rows[timer] = TimerRow(state.run_no, timer, 0, entry.branch, "fired")
             case ev.TimerCancelled(timer=timer):
-                rows[timer] = TimerRow(state.run_no, timer, 0, state.branch, "cancelled")
+                rows[timer] = TimerRow(state.run_no, timer, 0, entry.branch, "cancelled")
     return list(rows.values())
 
 

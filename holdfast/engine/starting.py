@@ -71,7 +71,7 @@ class Starting:
             existing = engine.store.run(run_id)
             if existing is not None:
                 return self._same(existing, order)
-        actor = self._actor(order, run_id or unique("run_"), await self._number(), None)
+        actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
         landed: asyncio.Future[None] = engine.loop.create_future()
 
         def done(_: Any, error: BaseException | None) -> None:
@@ -151,7 +151,8 @@ class Starting:
 
     # --- run numbers ---------------------------------------------------------------------------------------
 
-    async def _number(self) -> int:
+    async def number(self) -> int:
+        """A run number that nobody has."""
         while self._next_no >= self._last_no:
             if self._reserving is None:
                 self._reserving = asyncio.ensure_future(self._reserve())
@@ -169,13 +170,13 @@ class Starting:
 
     # --- how many runs of a workflow are at work -------------------------------------------------------------
 
-    def admit(self, actor: RunActor, command: Any) -> bool:
+    def admit(self, actor: RunActor, command: Any, *, at_once: bool = False) -> bool:
         """Whether a run may go to work now; if not, it is told `command` when there is a place."""
         limit = actor.plan.definition.settings.concurrency
         if limit is None:
             return True
         name = actor.plan.definition.name
-        if self._at_work.get(name, 0) >= limit:
+        if self._at_work.get(name, 0) >= limit and not at_once:
             self._waiting.setdefault(name, []).append((actor, command))
             return False
         self._at_work[name] = self._at_work.get(name, 0) + 1
@@ -209,7 +210,8 @@ class Starting:
         workflow = handlers.find_workflow(name)
         if workflow is None:
             raise MissingCode(f"the child workflow {name} is not loaded here")
-        order = await self.order(workflow, inputs, {})
+        committer = self._engine.committer  # a full disk is no fault of the body that asks
+        order = await committer.when_not_full(lambda: self.order(workflow, inputs, {}))
         attach = False
         if run_id is not None:
             check_run_id(run_id)
@@ -218,7 +220,7 @@ class Starting:
                 self._same(existing, order)
                 attach = existing.parent_no != parent.run_no
         return cmd.NewChild(
-            run_no=await self._number(),
+            run_no=await committer.when_not_full(self.number),
             workflow=name,
             version=order.plan.version,
             input=order.input,

@@ -21,7 +21,7 @@ from holdfast.model.graph import Plan, reading
 from holdfast.model.limits import INLINE_LIMIT_BYTES
 from holdfast.model.references import locate
 from holdfast.model.state import OpenScope, RunState
-from holdfast.model.statuses import NodeStatus
+from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.store.api import NodeRow
 
 
@@ -37,15 +37,21 @@ def params(values: Values, state: RunState, scope: OpenScope) -> cmd.ProvidePara
         owner = scope.owner
         assert owner is not None
         error = ev.ErrorInfo(e.code, f"its parameters: {e.message}")
-        return cmd.FailNode(owner.node, owner.path, owner.attempt, error)
+        return cmd.FailNode(owner.node, owner.path, owner.attempt, error, visit=owner.visit)
     return cmd.ProvideParams(scope.path, captured)
 
 
 def undo(plan: Plan, rows: Sequence[NodeRow]) -> cmd.ProvideUndo:
-    """What there is to compensate, from all rows of a run, last completed first."""
+    """What is left to compensate, from all rows of a run, last completed first."""
+    undone = {
+        (row.node.removesuffix("~undo"), row.path, row.visit)
+        for row in rows
+        if row.node.endswith("~undo") and row.status in NODE_SETTLED
+    }
     done = [row for row in rows if row.status == NodeStatus.COMPLETED and _is_undoable(plan, row)]
     done.sort(key=lambda row: -row.output_seq)
-    return cmd.ProvideUndo(tuple((r.node, r.path, r.visit, r.output_seq) for r in done))
+    left = [r for r in done if (r.node, r.path, r.visit) not in undone]
+    return cmd.ProvideUndo(tuple((r.node, r.path, r.visit, r.output_seq) for r in left), tuple(sorted(undone)))
 
 
 def _is_undoable(plan: Plan, row: NodeRow) -> bool:

@@ -211,7 +211,7 @@ class Values:
         assert body is not None
         prefix = f"{owner.path}{owner.node}." + (f"{keys[0]}." if len(keys) == 1 else "")
         names = list(body.nodes) if owner.plan.definition.errors == "collect" else nodes_of(body.result)
-        rows = self._store.nodes_under(state.run_no, names, prefix)
+        rows = self._store.nodes_under(state.run_no, names, prefix, owner.visit)
         only = next(iter(body.nodes.values()))
         if len(body.nodes) == 1 and only.body is None and body.result == ["node", only.id]:
             return self._outputs(state.run_no, f"{owner.path}{owner.node}.", keys, rows)
@@ -289,7 +289,7 @@ class _Instances:
         node, path = key
         if ns is not None or path in self._state.scopes:  # in an open scope what is not there is pending
             return ns
-        for row in self._store.nodes_under(self._state.run_no, [node], path):
+        for row in self._store.nodes_under(self._state.run_no, [node], path, self._state.visit_of(node, path)):
             if row.path == path:
                 ns = self._at_hand[key] = node_from_row(self._state, row)
                 ns.scope = self._scope_around(path)
@@ -312,7 +312,9 @@ def held_value(event: Any) -> bytes:
     match event:
         case ev.NodeCompleted():
             return bytes(event.output)
-        case ev.RunCreated():
+        case ev.OutputEdited():
+            return bytes(event.output)
+        case ev.RunCreated() | ev.InputEdited():
             return bytes(event.input)
         case ev.NodeFailed():
             return failed_value(event.error)

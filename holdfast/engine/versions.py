@@ -28,7 +28,7 @@ class Versions:
         known = self._by_identity.get(id(definition))
         if known is not None:
             return known[1]
-        content_hash, data = definition.content_hash(), definition.encode()
+        content_hash, data = self._content(definition)
         latest = self._store.latest_version(definition.name)
         if latest is not None and latest.hash == content_hash:
             version = latest.version
@@ -37,6 +37,9 @@ class Versions:
         plan = self.numbered(definition.name, version, definition)
         self._by_identity[id(definition)] = (definition, plan)
         return plan
+
+    def _content(self, definition: Definition) -> tuple[str, bytes]:
+        return definition.content_hash(), definition.encode()
 
     def numbered(self, workflow: str, version: int, definition: Definition | None = None) -> Plan:
         """The plan of a version in the store."""

@@ -1,6 +1,6 @@
 """Commands: requests to a run's owner. Rules turn them into events, or refuse.
 
-Those about an instance name its attempt: a late word from an attempt that is over is not heard.
+Those of a body name its attempt and visit: a late word from one that is over is not heard.
 """
 
 from __future__ import annotations
@@ -14,6 +14,18 @@ from holdfast.model.events import ErrorInfo, StepCompleted, StepFailed, StepStar
 
 class _Command(msgspec.Struct, frozen=True, gc=False):
     pass
+
+
+class _OfAttempt(_Command, frozen=True):
+    node: str
+    path: str
+    attempt: int
+
+
+class OfBody(_OfAttempt, frozen=True, kw_only=True):
+    """What a body says, or somebody for it."""
+
+    visit: int = 1
 
 
 class Create(_Command, frozen=True):
@@ -31,50 +43,34 @@ class StartNode(_Command, frozen=True):
     path: str
 
 
-class CompleteNode(_Command, frozen=True):
-    node: str
-    path: str
-    attempt: int
+class CompleteNode(OfBody, frozen=True):
     output: bytes
     captured: dict[str, Any] = {}
     vars: dict[str, bytes] = {}
     captured_vars: dict[str, Any] = {}
+    target: str | None = None
+    """The body ended with `hf.goto`: the run goes on there."""
+    ticket: str | None = None
+    """The body ended with `hf.ticket`."""
 
 
-class FailNode(_Command, frozen=True):
-    node: str
-    path: str
-    attempt: int
+class FailNode(OfBody, frozen=True):
     error: ErrorInfo
 
 
-class DropNode(_Command, frozen=True):
+class DropNode(OfBody, frozen=True):
     """The body was cancelled and has gone, or was given up."""
 
-    node: str
-    path: str
-    attempt: int
 
-
-class StopNode(_Command, frozen=True):
+class StopNode(OfBody, frozen=True):
     """The engine stops in an orderly way and the body was left: it goes on later, with the same attempt."""
 
-    node: str
-    path: str
-    attempt: int
 
-
-class RecordStep(_Command, frozen=True):
-    node: str
-    path: str
-    attempt: int
+class RecordStep(OfBody, frozen=True):
     event: StepCompleted | StepFailed | StepStarted
 
 
-class Checkpoint(_Command, frozen=True):
-    node: str
-    path: str
-    attempt: int
+class Checkpoint(OfBody, frozen=True):
     value: bytes
     number: int
     vars: dict[str, bytes] = {}
@@ -99,12 +95,9 @@ class NewChild(_Command, frozen=True):
     """The run exists already, with the same workflow and input: wait for it, create nothing."""
 
 
-class OpenWait(_Command, frozen=True):
+class OpenWait(OfBody, frozen=True):
     """A body made a call that waits."""
 
-    node: str
-    path: str
-    attempt: int
     kind: str
     call: dict[str, Any]
     until: int | None = None
@@ -112,12 +105,8 @@ class OpenWait(_Command, frozen=True):
     about: Any = None
 
 
-class SuspendNode(_Command, frozen=True):
+class SuspendNode(OfBody, frozen=True):
     """Everything in the body waits."""
-
-    node: str
-    path: str
-    attempt: int
 
 
 class CloseWait(_Command, frozen=True):
@@ -139,9 +128,11 @@ class ProvideParams(_Command, frozen=True):
 
 
 class ProvideUndo(_Command, frozen=True):
-    """What there is to compensate: (node, path, visit, output_seq), last completed first."""
+    """What there is to compensate: (node, path, visit, output_seq), last completed first; and (node, path, visit) of
+    what was compensated already."""
 
     instances: tuple[tuple[str, str, int, int], ...]
+    undone: tuple[tuple[str, str, int], ...] = ()
 
 
 class FinishRun(_Command, frozen=True):
@@ -168,8 +159,10 @@ class TakeOver(_Command, frozen=True):
 
 
 class Message(_Command, frozen=True):
-    """A row of the inbox: cancel, resume, child_ended."""
+    """A row of the inbox: cancel, resume, child_ended, or a request that the engine has found to make no sense."""
 
     message_id: str
     kind: str
     payload: bytes
+    refusal: tuple[str, str] | None = None
+    """(code, why)"""

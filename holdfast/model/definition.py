@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import Expr
-from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT
+from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NODE_VISITS_MAX
 from holdfast.model.policies import Retry
 
 
@@ -52,6 +52,7 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The handler that undoes this node; it gets the output."""
     compensate_retry: Retry | None = None
     compensate_accepts_none: bool = False
+    compensate_idempotent: bool = False
     concurrency: int | None = None
     """At most this many bodies of this handler at once, per engine."""
     priority: int = 0
@@ -111,6 +112,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     concurrency: int | None = None
     """At most this many runs of the workflow at work at once, per engine."""
     max_recoveries: int | None = None
+    max_visits: int = NODE_VISITS_MAX
+    """How often one node may be entered on the same path, the first time included."""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,6 +127,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phases: tuple[Phase, ...] = ()
     variables: dict[str, Any] = {}
     """Name to JSON Schema of its type."""
+    tickets: dict[str, str] = {}
+    """Name of a ticket to the node that it leads to."""
     settings: Settings = Settings()
     doc: str = ""
 

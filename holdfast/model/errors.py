@@ -243,5 +243,23 @@ class CorruptJournal(HoldfastError):
     code = "corrupt"
 
 
+class CannotBeRepaired(HoldfastError):
+    """The run cannot be repaired from its journal."""
+
+    code = "cannot_be_repaired"
+
+
+class TicketRaised(BaseException):
+    """Raised by `hf.goto` and `hf.ticket`: the body has ended, and its run goes on at another node. Do not catch it."""
+
+    def __init__(self, *, target: str | None = None, ticket: str | None = None, output: Any = None) -> None:
+        super().__init__(f"goto {target}" if ticket is None else f"ticket {ticket}")
+        self.target = target
+        """The node to go to, where the body named it."""
+        self.ticket = ticket
+        """The ticket, whose node the definition names."""
+        self.output = output
+
+
 class Suspended(BaseException):
     """Raised inside a body that is being left without having ended. Do not catch it; `finally` blocks run."""

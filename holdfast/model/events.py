@@ -99,6 +99,97 @@ class RunEdited(_Event, frozen=True):
     after: Any
 
 
+# --- branches --------------------------------------------------------------------------------------------------
+
+
+class BranchOpened(_Event, frozen=True):
+    """The first event of a branch. What it inherits is its parent's lineage up to the cut-off, less every event of the
+    instances that it drops (these and everything downstream of them), less the ends of those that it reopens."""
+
+    branch: int
+    parent: int
+    cutoff_seq: int
+    key_epoch: int
+    reason: str
+    """`fork`, `jump`, `retry` or `recovery`."""
+    dropped: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+    version: int = 0
+    """The version it runs under; 0: its parent's."""
+    actor: str = ""
+
+
+class ForkRequested(_Event, frozen=True):
+    """The last event of a branch, like the two that follow: somebody wants the run to go on from elsewhere."""
+
+    target: str
+    new_branch: int | None = None
+    edits: Any = None
+    actor: str = ""
+
+
+class JumpRequested(_Event, frozen=True):
+    target: str
+    new_branch: int | None = None
+    edits: Any = None
+    actor: str = ""
+
+
+class RetryRequested(_Event, frozen=True):
+    target: str
+    new_branch: int | None = None
+    edits: Any = None
+    actor: str = ""
+
+
+class RunRecovered(_Event, frozen=True):
+    """The rows and the journal of a run did not agree; it goes on from its last stable event."""
+
+    case: str
+    previous_branch: int
+    new_branch: int
+    cutoff_seq: int
+    what: str = ""
+
+
+class InputEdited(_Event, frozen=True):
+    input: msgspec.Raw
+    captured: dict[str, Any] = {}
+    actor: str = ""
+
+
+class OutputEdited(_Event, frozen=True):
+    output: msgspec.Raw
+    captured: dict[str, Any] = {}
+    actor: str = ""
+
+
+class VariablesSet(_Event, frozen=True):
+    vars: dict[str, msgspec.Raw]
+    captured_vars: dict[str, Any] = {}
+    actor: str = ""
+
+
+# --- tickets ---------------------------------------------------------------------------------------------------
+
+
+class TicketRaised(_Event, frozen=True):
+    """A body ended with `hf.goto` or `hf.ticket`. The first one counts until its target is entered; one that is raised
+    meanwhile is recorded and changes nothing."""
+
+    target: str
+    ticket: str | None = None
+    by: str = ""
+    """Who raised it, where it was not the node of this event."""
+
+
+class TargetEntered(_Event, frozen=True):
+    """Everything has stopped: the run goes on at the target of a ticket. What there was of it and of everything
+    downstream of it is closed; when they are reached they are entered anew, as the next visit."""
+
+    target: str
+
+
 # --- nodes -----------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +391,16 @@ Event = (
     | RunCompleted
     | RunFailed
     | RunEdited
+    | BranchOpened
+    | ForkRequested
+    | JumpRequested
+    | RetryRequested
+    | RunRecovered
+    | InputEdited
+    | OutputEdited
+    | VariablesSet
+    | TicketRaised
+    | TargetEntered
     | PhaseStarted
     | PhaseCompleted
     | ScopeOpened
@@ -342,6 +443,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     node: str | None = None
     path: str | None = None
     visit: int = 1
+    branch: int = 1
 
 
 _decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}

@@ -17,14 +17,15 @@ from holdfast.model import references
 from holdfast.model.definition import Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
 from holdfast.model.graph import reading
-from holdfast.model.state import RUN_TIMEOUT, Counters, NodeState, OpenScope, RoundEnd, RunState, WaitState
+from holdfast.model.instances import instance_text, parse_instance
+from holdfast.model.state import RUN_TIMEOUT, Counters, NodeState, OpenScope, RoundEnd, RunState, Ticket, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 
 
 def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> None:
     """Apply one event; `ns` is the instance it is about, where the caller has it at hand. The order of events is the
-    order of `seq`, without a gap."""
-    assert entry.seq == state.seq + 1, f"run {state.run_id}: event {entry.seq} after {state.seq}"
+    order of `seq`; along a lineage (lineage.py) it only grows, over all branches it has no gap."""
+    assert entry.seq > state.seq, f"run {state.run_id}: event {entry.seq} after {state.seq}"
     state.seq = entry.seq
     event = entry.event
     kind = type(event)
@@ -33,7 +34,7 @@ def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> Non
         if ns is None:
             assert entry.node is not None
             assert entry.path is not None
-            ns = state.instance(entry.node, entry.path)
+            ns = state.instance(entry.node, entry.path, entry.visit)
         if not ns.changed:
             ns.changed = True
             state.changed.append(ns)
@@ -57,7 +58,7 @@ def _run_created(state: RunState, entry: ev.Entry, e: ev.RunCreated) -> None:
         overridden = {**msgspec.to_builtins(fold.settings), **e.settings}
         fold.settings = msgspec.convert(overridden, Settings)
     fold.parent, fold.depth, fold.code_hash = e.parent, e.depth, e.code_hash
-    fold.input_captured = e.captured
+    fold.input_captured, fold.input_seq = e.captured, entry.seq
     state.fold_changed = True
 
 
@@ -86,6 +87,106 @@ def _run_cancel_requested(state: RunState, entry: ev.Entry, e: ev.RunCancelReque
         state.fold.closing = "cancelling"
         state.fold.cancel_reason = e.reason
         state.fold_changed = True
+
+
+def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None:
+    """The state is what the branch inherits (lineage.py); now it begins a life of its own: not ending, not ended."""
+    fold = state.fold
+    fold.ancestors = [*fold.ancestors, (e.parent, e.cutoff_seq)]
+    state.branch, fold.key_epoch = e.branch, e.key_epoch
+    state.status = RunStatus.RUNNING if state.started_at is not None else RunStatus.CREATED
+    state.finished_at = None
+    state.recoveries = 0
+    fold.closing, fold.cancel_reason, fold.others = "", None, []
+    fold.ticket = None if e.reason == "jump" else fold.ticket
+    fold.error = fold.error if fold.failed else None
+    fold.unknown = [
+        (node, path, visit)
+        for node, path, visit in fold.unknown
+        if (ns := state.nodes.get((node, path))) is not None and (ns.settled or visit < ns.visit)
+    ]
+    for text in e.reopened:
+        node, path, _ = parse_instance(text)
+        ns = state.nodes.get((node, path))
+        if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
+            key = instance_text(node, path)
+            fold.forgiven = {**fold.forgiven, key: fold.forgiven.get(key, 0) + ns.failures + 1}
+            ns.failures = 0
+            state.touch(ns)
+    fold.phases = _phases(state)
+    state.fold_changed = True
+
+
+def _phases(state: RunState) -> dict[str, str]:
+    return {name: word for name, nodes in state.plan.phases.items() if (word := _phase_word(state, nodes))}
+
+
+def _phase_word(state: RunState, nodes: frozenset[str]) -> str:
+    """How far a phase has come: `started` with its first node that was entered, `completed` with its last."""
+    if not nodes & state.scopes["."].unsettled:
+        return "completed"
+    entered = any(ns.node in nodes and ns.scope.owner is None for ns in state.nodes.values())
+    return "started" if entered else ""
+
+
+def _input_edited(state: RunState, entry: ev.Entry, e: ev.InputEdited) -> None:
+    state.fold.input_seq, state.fold.input_captured = entry.seq, e.captured
+    state.fold_changed = True
+
+
+def _output_edited(state: RunState, entry: ev.Entry, e: ev.OutputEdited, ns: NodeState) -> None:
+    ns.output_seq, ns.captured, ns.virtual, ns.counters = entry.seq, e.captured, False, None
+    if ns.status is not NodeStatus.COMPLETED:  # a person completes what was skipped, or does not have to run
+        ns.status, ns.finished_at = NodeStatus.COMPLETED, entry.at
+        _settle(state, ns)
+
+
+def _variables_set(state: RunState, entry: ev.Entry, e: ev.VariablesSet) -> None:
+    _set_vars(state, entry, e.vars, e.captured_vars)
+
+
+def _ticket_raised(state: RunState, entry: ev.Entry, e: ev.TicketRaised) -> None:
+    if state.fold.ticket is None and not state.fold.closing:
+        state.fold.ticket = Ticket(e.target, entry.node or "", entry.path or ".", e.ticket)
+        state.fold_changed = True
+
+
+def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> None:
+    """Nothing is at work: the target and everything downstream of it are pending again, as the next visit."""
+    fold, root = state.fold, state.scopes["."]
+    for ns in [ns for ns in state.nodes.values() if ns.scope is not root]:
+        state.close(ns)  # what maps and loops left behind when they were stopped, or failed
+    state.scopes = {".": root}
+    again = root.plan.downstream(e.target) if e.target in root.plan.nodes else set()  # it may be another version's
+    for plan in root.plan.nodes.values():
+        key = (plan.id, plan.path("."))
+        if plan.id in again:
+            state.missing.pop(key, None)
+            if key in state.nodes:
+                fold.visits = {**fold.visits, plan.id: state.nodes[key].visit + 1}
+                state.close(state.nodes[key])
+                root.unsettled.add(plan.id)
+    fold.ticket = None
+    fold.phases = _phases(state)
+    _recount_failures(state)
+    state.fold_changed = True
+
+
+def _recount_failures(state: RunState) -> None:
+    """Under `continue` the run ends with what its latest visits came to."""
+    fold, failed = state.fold, [ns for ns in state.nodes.values() if ns.status is NodeStatus.FAILED]
+    fold.failed = len(failed)
+    if fold.error is None or any(_is_of(fold.error, ns) for ns in failed):
+        return
+    fold.error = None
+    if failed:  # the first error belongs to an earlier visit, and what the others said is not in the state
+        first = min(failed, key=lambda ns: ns.output_seq)
+        fold.error = ev.ErrorInfo("failed", f"{first.node} failed", node=first.node, path=first.path)
+
+
+def _is_of(error: ev.ErrorInfo, ns: NodeState) -> bool:
+    """Whether an error is that of a top-level node or of something inside it."""
+    return (error.node, error.path) == ns.key or (error.path or "").startswith(f"{ns.path}{ns.node}.")
 
 
 def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
@@ -156,7 +257,7 @@ def _node_failed(state: RunState, entry: ev.Entry, e: ev.NodeFailed, ns: NodeSta
     if ns.node.endswith("~undo"):
         state.fold.others = [*state.fold.others, e.error]
     elif e.error.code == "outcome_unknown":  # cut off, and not to be repeated: it may have to be undone
-        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path)]
+        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path, ns.visit)]
     state.fold_changed = True
     _settle(state, ns)
 
@@ -171,7 +272,7 @@ def _node_cancelled(state: RunState, entry: ev.Entry, e: ev.NodeCancelled, ns: N
     _move(ns, NodeStatus.CANCELLED)
     ns.finished_at = entry.at
     if e.outcome == "unknown":
-        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path)]
+        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path, ns.visit)]
         state.fold_changed = True
     _settle(state, ns)
 
@@ -191,6 +292,9 @@ def _scope_opened(state: RunState, entry: ev.Entry, e: ev.ScopeOpened, ns: NodeS
 def _settle(state: RunState, ns: NodeState) -> None:
     """An instance has its final status: its scope may have ended with it."""
     ns.waits = ()
+    if state.undo and ns.node.endswith("~undo"):
+        undone = (ns.node.removesuffix("~undo"), ns.path, ns.visit)
+        state.undo = [left for left in state.undo if left[:3] != undone]
     scope = ns.scope
     scope.unsettled.discard(ns.node)
     while scope.owner is not None and state.scopes.get(scope.path) is scope:
@@ -240,10 +344,9 @@ def _close_scope(state: RunState, scope: OpenScope) -> None:
     del state.scopes[scope.path]
     for key in gone:
         state.missing.pop(key, None)
-        ns = state.nodes.pop(key, None)
+        ns = state.nodes.get(key)
         if ns is not None:
-            ns.closed = True
-            state.touch(ns)
+            state.close(ns)
 
 
 def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
@@ -280,6 +383,9 @@ def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
     ns = state.nodes.get((wait.node, wait.path))
     if ns is not None:
         ns.waits = tuple(w for w in ns.waits if w != e.wait_id)
+    if e.outcome == "superseded" and wait.child is not None:
+        state.fold.children = {c: w for c, w in state.fold.children.items() if c != wait.child}
+        state.fold_changed = True
     if e.outcome not in {"superseded", "cancelled"}:
         state.recoveries = 0
 
@@ -350,6 +456,7 @@ _NODE_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any, NodeState], Non
     ev.NodeSkipped: _node_skipped,
     ev.NodeCancelled: _node_cancelled,
     ev.ScopeOpened: _scope_opened,
+    ev.OutputEdited: _output_edited,
 }
 
 _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
@@ -361,6 +468,11 @@ _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
     ev.RunCompleted: _run_ended(RunStatus.COMPLETED),
     ev.RunFailed: _run_failed,
     ev.RunCancelled: _run_ended(RunStatus.CANCELLED),
+    ev.BranchOpened: _branch_opened,
+    ev.InputEdited: _input_edited,
+    ev.VariablesSet: _variables_set,
+    ev.TicketRaised: _ticket_raised,
+    ev.TargetEntered: _target_entered,
     ev.ScopeClosed: _scope_closed,
     ev.StepCompleted: _step_completed,
     ev.WaitOpened: _wait_opened,

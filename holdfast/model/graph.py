@@ -83,6 +83,16 @@ class ScopePlan(msgspec.Struct, gc=False):
             scope, up = scope.parent, up + 1
         raise KeyError(node)
 
+    def downstream(self, node: str) -> set[str]:
+        """A node of this scope and everything in it that waits for it, however indirectly."""
+        found, todo = {node}, [node]
+        while todo:
+            for name in self.nodes[todo.pop()].dependents:
+                if name not in found:
+                    found.add(name)
+                    todo.append(name)
+        return found
+
 
 class Plan(msgspec.Struct, gc=False):
     """A compiled definition."""
@@ -191,7 +201,13 @@ def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[
 
 
 def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
-    undo = NodeDef(id=f"{d.id}~undo", uses=d.compensate or "", retry=d.compensate_retry, lane=d.lane)
+    undo = NodeDef(
+        id=f"{d.id}~undo",
+        uses=d.compensate or "",
+        retry=d.compensate_retry,
+        idempotent=d.compensate_idempotent,
+        lane=d.lane,
+    )
     return NodePlan(undo, scope, (), False, ())
 
 

@@ -18,6 +18,10 @@ MAP_LIMIT_DEFAULT = 100
 LOOP_VISITS_MAX = 1_000
 """Rounds of a loop without an explicit `max_visits`; a runaway loop ends with a clear failure."""
 
+NODE_VISITS_MAX = 1_000
+"""How often `hf.goto` or a ticket may lead to one node again, unless a workflow says otherwise; a journey that runs in
+circles ends with a clear failure."""
+
 CHILD_DEPTH_MAX = 20
 """Children of children; a workflow that starts itself ends with a clear failure."""
 
@@ -57,6 +61,18 @@ POLL_SECONDS = 0.05
 MAX_RECOVERIES = 10
 """Consecutive recoveries without progress before a run is put on hold."""
 
+SUSPECT_RECOVERIES = 3
+"""From this recovery in a row on a run goes on alone: two crashes may have been anybody's."""
+
+SUSPECT_PATIENCE_SECONDS = 1.0
+"""How long a suspect waits for a moment when nothing else runs, before new bodies have to wait for it."""
+
+SUSPECT_PATIENCE_SECONDS_MAX = 60.0
+"""How long new bodies wait for those that run, at most, so that a suspect gets its turn."""
+
+ISOLATION_SECONDS_MAX = 600.0
+"""How long one body may keep all others waiting; beyond that it may itself be waiting for one of them."""
+
 SYNC_THREADS = 32
 """Threads for sync bodies; they mostly wait for something, and each costs about 100 KiB."""
 
@@ -77,3 +93,10 @@ EXPRESSION_DEPTH_MAX = 50
 
 JSON_DEPTH_MAX = 200
 """Nesting of values from outside; decoders recurse."""
+
+ORPHAN_SECONDS = 300.0
+"""How long begun work may be without an owner before the doctor calls it left alone; an engine that starts takes over
+within seconds."""
+
+DOCTOR_PATIENCE_SECONDS = 60.0
+"""How long a run may not know that another one it waits for has ended; a sweep finds it within 30 s."""

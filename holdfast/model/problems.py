@@ -77,6 +77,8 @@ def check_settings(settings: Settings) -> list[Problem]:
         bad("concurrency", f"{settings.concurrency!r} is not a whole number above 0")
     if settings.max_recoveries is not None and not is_count(settings.max_recoveries):
         bad("max_recoveries", f"{settings.max_recoveries!r} is not a whole number above 0")
+    if not is_count(settings.max_visits):
+        bad("max_visits", f"{settings.max_visits!r} is not a whole number above 0")
     if isinstance(settings.priority, bool) or not isinstance(settings.priority, int):
         bad("priority", f"{settings.priority!r} is not a whole number")
     return found

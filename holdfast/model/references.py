@@ -141,7 +141,7 @@ def _locate_chain(state: RunState, scope: OpenScope, leaf: tuple[str, ...], keys
                 return deeper(ns.counters.carry, keys)
             return ["items", ns.output_seq, ns.node, ns.path, *keys]
         case "input":
-            return ["at", 1, leaf[1], *keys]
+            return ["at", state.fold.input_seq, leaf[1], *keys]
         case "var":
             seq = state.fold.vars.get(leaf[1])
             return None if seq is None else ["var_at", seq, leaf[1], *keys]

@@ -122,6 +122,16 @@ class WaitState(msgspec.Struct, gc=False):
     child: str | None = None
 
 
+class Ticket(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A ticket that was raised and whose target is not entered yet: nothing new starts until then."""
+
+    target: str
+    node: str
+    """Who raised it."""
+    path: str
+    name: str | None = None
+
+
 class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     """What a run's state needs beyond its columns and nodes; stored as one JSON value in the run's row."""
 
@@ -130,7 +140,7 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     error: ev.ErrorInfo | None = None
     others: list[ev.ErrorInfo] = []
     cancel_reason: str | None = None
-    unknown: list[tuple[str, str]] = []
+    unknown: list[tuple[str, str, int]] = []
     """Instances whose outcome is unknown and that may have to be undone."""
     vars: dict[str, int] = {}
     vars_captured: dict[str, Any] = {}
@@ -146,6 +156,15 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     """Attached children that have not ended: child run id to the wait it answers."""
     failed: int = 0
     """Nodes that failed under `continue`."""
+    ticket: Ticket | None = None
+    visits: dict[str, int] = {}
+    """The current visit of top-level nodes that were entered again; what lies inside a map or loop has its visit."""
+    input_seq: int = 1
+    """The event that holds the input: RunCreated, unless it was edited."""
+    ancestors: list[tuple[int, int]] = []
+    """(branch, last seq) of the lines of history that this one goes on from, oldest first."""
+    forgiven: dict[str, int] = {}
+    """Failures of instances that a person let try again; their policy counts from 0, their children do not."""
 
 
 class RunState(msgspec.Struct, gc=False):
@@ -170,7 +189,8 @@ class RunState(msgspec.Struct, gc=False):
     missing: dict[Key, set[str]] = {}
     """Which nodes a pending instance still waits for; made when first asked, never stored."""
     undo: list[tuple[str, str, int, int]] | None = None
-    """(node, path, visit, output_seq) to compensate, last completed first; provided by the engine, never stored."""
+    """(node, path, visit, output_seq) left to compensate, last completed first; provided by the engine, never
+    stored."""
     changed: list[NodeState] = []
     fold_changed: bool = False
 
@@ -180,13 +200,35 @@ class RunState(msgspec.Struct, gc=False):
         state.scopes["."] = OpenScope(".", plan.root, None, unsettled=set(plan.root.nodes))
         return state
 
-    def instance(self, node: str, path: str) -> NodeState:
-        """The instance, made pending when it is met for the first time."""
+    def instance(self, node: str, path: str, visit: int | None = None) -> NodeState:
+        """The instance, made pending when it is met for the first time. Without `visit`: the current one."""
         ns = self.nodes.get((node, path))
+        if ns is not None and visit is not None and visit != ns.visit:
+            # each visit of a node is undone by itself, one after the other; no other instance has two lives at once
+            assert node.endswith("~undo"), f"run {self.run_id}: visit {visit} of {node}@{path} during {ns.visit}"
+            self.close(ns)
+            ns = None
         if ns is None:
             ns = self._pending(node, path)
+            ns.visit = visit or self.visit_of(node, path)
             self.nodes[node, path] = ns
         return ns
+
+    def visit_of(self, node: str, path: str) -> int:
+        """The current visit of an instance: its own at the top, else that of the map or loop it lies in."""
+        if not self.fold.visits:
+            return 1
+        for name in path.split(".")[1:-1:2]:
+            plan = self.plan.root.nodes.get(name)
+            if plan is not None and plan.body is not None:
+                return self.fold.visits.get(name, 1)
+        return self.fold.visits.get(node, 1)
+
+    def close(self, ns: NodeState) -> None:
+        """Forget an instance that nothing refers to any more; its row stays."""
+        ns.closed = True
+        self.touch(ns)
+        del self.nodes[ns.key]
 
     def _pending(self, node: str, path: str) -> NodeState:
         base = node.removesuffix("~undo")

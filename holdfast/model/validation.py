@@ -28,6 +28,7 @@ from holdfast.model.problems import (
     repeated,
     retry_problems,
 )
+from holdfast.model.targets import target_problem
 from holdfast.model.typecheck import mismatches
 
 SCOPE_DEPTH_MAX: Final = 50
@@ -102,6 +103,7 @@ class _Checker:
         for variable in d.variables:
             self.name(variable, "", "variables")
         self.problems += check_settings(d.settings)
+        self.tickets()
         self.phases()
         self._collect_homes(d.nodes)
         self.has_maps = bool(self.homes) or any(n.kind == "map" for n in d.nodes)
@@ -331,6 +333,13 @@ class _Checker:
         needed = set().union(*needs.values())
         if needs.keys() <= needed:
             self.add("no_exit", scope.prefix.removesuffix("/"), "", "no node is last: each is waited for by another")
+
+    def tickets(self) -> None:
+        for ticket, target in self.definition.tickets.items():
+            self.name(ticket, "", "tickets")
+            wrong = target_problem(self.definition, target)
+            if wrong is not None:
+                self.add("bad_target", "", f"tickets.{ticket}", *wrong)
 
     def phases(self) -> None:
         phases = {p.name: p for p in self.definition.phases}

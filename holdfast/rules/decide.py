@@ -14,7 +14,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.rules import nodes, recovery, runs, waits
+from holdfast.rules import nodes, recovery, runs, tickets, waits
 from holdfast.rules.draft import Draft, Refusal
 
 
@@ -58,6 +58,8 @@ def apply(d: Draft, command: Any) -> Any:
 def settle(d: Draft) -> None:
     """Draw every consequence of what was drafted, and ask whether the run rests or ends."""
     nodes.draw_consequences(d)
+    if d.state.fold.ticket is not None:
+        tickets.redeem(d)
     runs.conclude(d)
     waits.suspend_run(d)
 
@@ -76,18 +78,18 @@ def _start(d: Draft, c: cmd.StartNode) -> None:
 
 
 def _drop(d: Draft, c: cmd.DropNode) -> None:
-    nodes.drop(d, nodes.current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING))
+    nodes.drop(d, nodes.current(d, c, NodeStatus.RUNNING))
 
 
 def _record(d: Draft, c: cmd.RecordStep) -> None:
-    ns = nodes.current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    ns = nodes.current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:  # a task of a parked body went on by itself
         nodes.wake(d, ns)
     d.emit(c.event, ns)
 
 
 def _checkpoint(d: Draft, c: cmd.Checkpoint) -> None:
-    ns = nodes.current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    ns = nodes.current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:
         nodes.wake(d, ns)
     raw = {name: msgspec.Raw(value) for name, value in c.vars.items()}
@@ -99,7 +101,8 @@ def _provide_params(d: Draft, c: cmd.ProvideParams) -> None:
     if scope is None:
         raise Refusal("stale", f"scope {c.scope_path} is closed")
     scope.params = c.values
-    d.opened.append(scope)
+    # scopes inside it were held back as well
+    d.opened += [inner for inner in d.state.scopes.values() if inner.path.startswith(scope.path)]
     nodes.params_known(d, scope)
 
 
@@ -108,6 +111,8 @@ def _message(d: Draft, c: cmd.Message) -> None:
     try:
         if runs.is_finished(d.state.status):
             raise Refusal("finished", f"the run has {d.state.status} already")
+        if c.refusal is not None:
+            raise Refusal(*c.refusal)
         match c.kind:
             case "cancel":
                 asked = _asked(c.payload)
@@ -132,7 +137,7 @@ _RULES: dict[type[Any], Any] = {
     cmd.Create: lambda d, c: runs.create(d),
     cmd.Begin: _begin,
     cmd.StartNode: _start,
-    cmd.CompleteNode: nodes.complete,
+    cmd.CompleteNode: tickets.complete,
     cmd.FailNode: nodes.fail,
     cmd.DropNode: _drop,
     cmd.StopNode: runs.stop_node,

@@ -103,9 +103,14 @@ class Draft:
         """Draft an event and fold it; its seq."""
         seq = self.state.seq + 1
         if ns is None:
-            entry = Entry(seq, self.now, event)
+            entry = Entry(seq, self.now, event, branch=self.state.branch)
         else:
-            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit)
+            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit, self.state.branch)
         self.entries.append(entry)
         evolve(self.state, entry, ns)
         return seq
+
+    def go_on_from(self, base: RunState, branch: int) -> None:
+        """Everything that follows in this turn happens on another branch, which begins with the state `base`."""
+        base.seq, base.head_hash, base.branch = self.state.seq, self.state.head_hash, branch
+        self.state = base

@@ -12,6 +12,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.graph import NodePlan
+from holdfast.model.instances import instance_text
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.references import ABSENT, PENDING, UNDONE, availability, inputs_of, judge, locate, lookup
@@ -23,11 +24,11 @@ from holdfast.rules.draft import Draft, Refusal
 SECOND = 1_000_000
 
 
-def current(d: Draft, node: str, path: str, attempt: int, *statuses: NodeStatus) -> NodeState:
+def current(d: Draft, c: cmd.OfBody, *statuses: NodeStatus) -> NodeState:
     """The instance a body speaks for, or a refusal: that attempt is over."""
-    ns = d.state.nodes.get((node, path))
-    if ns is None or ns.attempt != attempt or ns.status not in statuses:
-        raise Refusal("stale", f"attempt {attempt} of {node}@{path} is over")
+    ns = d.state.nodes.get((c.node, c.path))
+    if ns is None or ns.attempt != c.attempt or ns.visit != c.visit or ns.status not in statuses:
+        raise Refusal("stale", f"attempt {c.attempt} of {instance_text(c.node, c.path, c.visit)} is over")
     return ns
 
 
@@ -35,7 +36,7 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     """Decide a pending node if everything it refers to is settled."""
     state = d.state
     path = plan.path(scope.path)
-    if (plan.id, path) in state.nodes or state.fold.closing:
+    if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None:
         return
     if plan.waits_for and not _decidable(d, scope, plan, path):
         return
@@ -57,7 +58,7 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     if cause is not None:
         skip(d, state.instance(plan.id, path), "absent", cause)
         return
-    _enter(d, state.instance(plan.id, path))
+    enter_node(d, state.instance(plan.id, path))
 
 
 def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
@@ -75,10 +76,11 @@ def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
     # its data chooses between nodes: what it does not need to wait for may still be missing
     if not missing.isdisjoint(plan.settles_after):
         return False
-    return all(availability(d.state, scope, e)[0] is not PENDING for e in _data(plan))
+    return all(availability(d.state, scope, e)[0] is not PENDING for e in data_of(plan))
 
 
-def _data(plan: NodePlan) -> list[object]:
+def data_of(plan: NodePlan) -> list[object]:
+    """What a node takes: its arguments, the list of a map, the start of a loop."""
     d = plan.definition
     return [*d.args.values(), *([d.over] if d.kind == "map" else []), *([d.start] if d.kind == "loop" else [])]
 
@@ -91,7 +93,7 @@ def _is_settled(d: Draft, scope: OpenScope, node: str) -> bool:
 def _absent(d: Draft, scope: OpenScope, plan: NodePlan) -> str | None:
     """The node whose absence skips this one."""
     if plan.lazy:
-        for expr in _data(plan):
+        for expr in data_of(plan):
             found, cause = availability(d.state, scope, expr)
             if found is ABSENT:
                 return cause or plan.id
@@ -103,7 +105,13 @@ def _absent(d: Draft, scope: OpenScope, plan: NodePlan) -> str | None:
     return None
 
 
-def _enter(d: Draft, ns: NodeState) -> None:
+def enter_node(d: Draft, ns: NodeState) -> None:
+    """Everything it needs is there: it is scheduled, or its scope opens."""
+    limit = d.state.fold.settings.max_visits
+    if ns.visit > limit:
+        why = f"tickets have led to {ns.node} again and again: {limit} visits, the max_visits of the workflow"
+        fail_for_good(d, ns, ev.ErrorInfo("too_many_visits", why, retryable=False))
+        return
     phase = ns.plan.definition.phase
     if phase is not None and phase not in d.state.fold.phases:
         d.emit(ev.PhaseStarted(phase))
@@ -112,6 +120,19 @@ def _enter(d: Draft, ns: NodeState) -> None:
     else:
         d.emit(ev.NodeScheduled(1), ns)
         d.scheduled.append(ns)
+
+
+def enter_target(d: Draft, plan: NodePlan) -> None:
+    """A ticket leads to this top-level node: it is entered whatever its condition says, but its data must be there."""
+    ns = d.state.instance(plan.id, plan.path("."))
+    cause = _absent(d, ns.scope, plan)
+    if cause is None:
+        enter_node(d, ns)
+        return
+    absent = lookup(d.state, ns.scope, cause)
+    how = "was never entered" if absent is None else f"is {absent.status}"
+    why = f"{plan.id} needs the output of {cause}, which {how}: a ticket leads to {plan.id} without it"
+    fail_for_good(d, ns, ev.ErrorInfo("missing_data", why, retryable=False))
 
 
 def lacks_params(d: Draft, scope: OpenScope) -> bool:
@@ -159,7 +180,7 @@ def _located_directly(
     inputs: list[tuple[str, int, str]] = []
     scope = ns.scope
     for param, node, keys, pointed in direct:
-        seq = 1
+        seq = state.fold.input_seq
         if node is not None:
             seq = state.nodes[node, scope.plan.nodes[node].path(scope.path)].output_seq
         args[param] = ["at", seq, *keys]
@@ -181,23 +202,23 @@ def located_args(state: RunState, ns: NodeState) -> dict[str, object]:
 
 def _undone_output(state: RunState, ns: NodeState) -> object:
     base = ns.node.removesuffix("~undo")
-    for node, path, _, output_seq in state.undo or ():
-        if node == base and path == ns.path and output_seq:
+    for node, path, visit, output_seq in state.undo or ():
+        if (node, path, visit) == (base, ns.path, ns.visit) and output_seq:
             return ["at", output_seq]
     return None
 
 
 def complete(d: Draft, c: cmd.CompleteNode) -> None:
-    ns = _ending(d, c.node, c.path, c.attempt)
+    ns = ending(d, c)
     if ns.waits:
         scopes.close_waits(d, ns)
     d.emit(_completed(c), ns)
     d.todo.append(ns)
 
 
-def _ending(d: Draft, node: str, path: str, attempt: int) -> NodeState:
+def ending(d: Draft, c: cmd.OfBody) -> NodeState:
     """The instance whose body has ended; it may have been suspended, when what ended it was no task that waited."""
-    ns = current(d, node, path, attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:
         wake(d, ns)
     return ns
@@ -221,7 +242,7 @@ def _completed(c: cmd.CompleteNode) -> ev.NodeCompleted:
 
 def fail(d: Draft, c: cmd.FailNode) -> None:
     """An attempt ended in an error: try again by policy, or fail for good."""
-    ns = _ending(d, c.node, c.path, c.attempt)
+    ns = ending(d, c)
     error = c.error
     if ns.node.endswith("~undo") or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
         policy = ns.plan.definition.retry or NO_RETRY

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.ids import derived
-from holdfast.model.state import RUN_TIMEOUT, NodeState, retry_timer
+from holdfast.model.state import RUN_TIMEOUT, retry_timer
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import nodes, waits
 from holdfast.rules.draft import Draft, Refusal, ToRun
@@ -114,28 +114,25 @@ def _undo_next(d: Draft) -> None:
     if state.undo is None:
         d.undo_wanted = True
         return
-    for node, path, _, _ in state.undo:
-        ns = state.nodes.get((f"{node}~undo", path))
-        if ns is None:
-            _undo(d, state.instance(f"{node}~undo", path))
-            return
-        if not ns.settled:
-            return
-    _end_closed(d)
-
-
-def _undo(d: Draft, ns: NodeState) -> None:
-    d.emit(ev.NodeScheduled(1), ns)
-    d.scheduled.append(ns)
+    if not state.undo:
+        _end_closed(d)
+        return
+    node, path, visit, _ = state.undo[0]
+    ns = state.instance(f"{node}~undo", path, visit)
+    if ns.status is NodeStatus.PENDING:
+        d.emit(ev.NodeScheduled(1), ns)
+        d.scheduled.append(ns)
 
 
 def provide_undo(d: Draft, c: cmd.ProvideUndo) -> None:
     """The engine has read what there is to undo. Instances of unknown outcome come first, if they can be undone."""
+    if d.state.undo is not None:  # it was asked for twice: by a request, and by the takeover behind it
+        raise Refusal("stale", "what there is to undo is known already")
     unknown: list[tuple[str, str, int, int]] = []
-    for node, path in d.state.fold.unknown:
+    for node, path, visit in d.state.fold.unknown:
         definition = d.state.plan.scope_of(path).nodes[node].definition
-        if definition.compensate and definition.compensate_accepts_none:
-            unknown.append((node, path, 1, 0))
+        if definition.compensate and definition.compensate_accepts_none and (node, path, visit) not in c.undone:
+            unknown.append((node, path, visit, 0))
     d.state.undo = [*unknown, *c.instances]
     for ns in d.state.nodes.values():  # after a takeover: it did not know yet what to undo
         if ns.node.endswith("~undo") and ns.status is NodeStatus.SCHEDULED and retry_timer(ns) not in d.state.timers:
@@ -148,7 +145,7 @@ def _end_closed(d: Draft) -> None:
         _end(d, ev.RunCancelled(fold.cancel_reason))
         return
     others = list(fold.others)
-    for node, path in fold.unknown:
+    for node, path, _ in fold.unknown:
         definition = d.state.plan.scope_of(path).nodes[node].definition
         if definition.compensate and not definition.compensate_accepts_none:
             others.append(
@@ -193,7 +190,7 @@ def _report(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled
 
 def stop_node(d: Draft, c: cmd.StopNode) -> None:
     """An orderly stop left this body; it goes on later with the same attempt."""
-    ns = nodes.current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING)
+    ns = nodes.current(d, c, NodeStatus.RUNNING)
     if ns.waits:  # only a part of it waited: suspended it would not go on before that part is answered
         d.emit(ev.NodeScheduled(ns.attempt), ns)
     else:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import Expr
+from holdfast.model.ids import derived
 from holdfast.model.references import choose_first, judge
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, retry_timer
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
-from holdfast.rules.draft import Draft
+from holdfast.rules.draft import Draft, ToRun
 
 
 def open_first(d: Draft, ns: NodeState) -> None:
@@ -141,19 +142,18 @@ def abandon(d: Draft, owner: NodeState) -> None:
     d.emit(ev.ScopeClosed("failed"), owner)
 
 
-def withdraw(d: Draft, ns: NodeState, reason: str) -> None:
+def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelled", cause: str | None = None) -> None:
     """Take an instance back: at once if it is not running, else by cancelling its body."""
     match ns.status:
         case NodeStatus.SCHEDULED:
             if retry_timer(ns) in d.state.timers:
                 d.emit(ev.TimerCancelled(retry_timer(ns)))
-            # an attempt that was neither reported as failed nor is the next one was cut off: it may have happened
-            cut_off = bool(ns.waits) or ns.attempt - 1 > ns.failures
-            close_waits(d, ns)
-            d.emit(ev.NodeCancelled(reason, "unknown" if cut_off else None), ns)
+            unknown = "unknown" if was_cut_off(ns) else None
+            close_waits(d, ns, waits_are)
+            d.emit(ev.NodeCancelled(reason, unknown, cause), ns)
         case NodeStatus.SUSPENDED:
-            close_waits(d, ns)
-            d.emit(ev.NodeCancelled(reason, "unknown"), ns)
+            close_waits(d, ns, waits_are)
+            d.emit(ev.NodeCancelled(reason, "unknown", cause), ns)
             d.cancels.append(ns)
         case NodeStatus.RUNNING if ns.plan.body is None:
             if not ns.cancelling:
@@ -161,21 +161,34 @@ def withdraw(d: Draft, ns: NodeState, reason: str) -> None:
                 d.cancels.append(ns)
         case NodeStatus.RUNNING:
             if not any(s.owner is ns and _alive(d, s) for s in d.state.scopes.values()):
-                d.emit(ev.NodeCancelled(reason), ns)
+                d.emit(ev.NodeCancelled(reason, cause=cause), ns)
+
+
+def was_cut_off(ns: NodeState) -> bool:
+    """Whether a scheduled instance was at work before: an attempt that was neither reported as failed nor is the next
+    one may have happened."""
+    return bool(ns.waits) or ns.attempt - 1 > ns.failures
 
 
 def _alive(d: Draft, scope: OpenScope) -> bool:
     return any(not ns.settled for ns in d.state.nodes.values() if ns.scope is scope or ns.path.startswith(scope.path))
 
 
-def close_waits(d: Draft, ns: NodeState) -> None:
+def close_waits(d: Draft, ns: NodeState, outcome: str = "cancelled") -> None:
     """An instance ends: nobody waits for what it still waited for."""
     for wait_id in ns.waits:
-        close_silently(d, wait_id, ns)
+        close_silently(d, wait_id, ns, outcome)
 
 
-def close_silently(d: Draft, wait_id: str, ns: NodeState | None = None) -> None:
-    """Close a wait that nobody will be told about."""
-    if wait_id in d.state.timers:
+def close_silently(d: Draft, wait_id: str, ns: NodeState | None = None, outcome: str = "cancelled") -> None:
+    """Close a wait that nobody will be told about. `superseded`: the run goes on without whoever waited, and a child
+    that it waited for is not wanted any more."""
+    state = d.state
+    if wait_id in state.timers:
         d.emit(ev.TimerCancelled(wait_id))
-    d.emit(ev.WaitClosed(wait_id, "cancelled"), ns)
+    child = state.waits[wait_id].child
+    if outcome == "superseded" and child is not None and child in state.fold.children:
+        reason = f"its parent {state.run_id} goes on from elsewhere"
+        message_id = derived("m_", state.run_id, "superseded", wait_id)
+        d.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
+    d.emit(ev.WaitClosed(wait_id, outcome), ns)

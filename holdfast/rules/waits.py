@@ -11,6 +11,7 @@ import msgspec
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.ids import derived
+from holdfast.model.instances import instance_text
 from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
@@ -20,7 +21,7 @@ from holdfast.rules.scopes import close_silently
 
 def open_wait(d: Draft, c: cmd.OpenWait) -> str:
     """A body made a call that waits; the id of its wait."""
-    ns = current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
+    ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:  # another task of a parked body went on by itself
         wake(d, ns)
     wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
@@ -41,7 +42,7 @@ def _start_child(d: Draft, ns: NodeState, wait_id: str, child: cmd.NewChild, cal
         ns.path,
         ns.visit,
         call["step_key"],
-        ns.failures,
+        ns.failures + d.state.fold.forgiven.get(instance_text(ns.node, ns.path), 0),
         size=16,
     )
     d.emit(ev.ChildStarted(run_id, child.workflow, child.version, wait_id, child.detached), ns)
@@ -54,7 +55,7 @@ def _start_child(d: Draft, ns: NodeState, wait_id: str, child: cmd.NewChild, cal
 
 def suspend_node(d: Draft, c: cmd.SuspendNode) -> None:
     """Everything in a body waits: the node is suspended until one of its waits closes."""
-    ns = current(d, c.node, c.path, c.attempt, NodeStatus.RUNNING)
+    ns = current(d, c, NodeStatus.RUNNING)
     if ns.waits:
         d.emit(ev.NodeSuspended(ns.waits), ns)
 

@@ -1,5 +1,32 @@
-"""Testing: what users and drivers test with. Nothing of Holdfast imports it."""
+"""Testing: what users and drivers test with. Nothing of Holdfast imports it.
+
+`context` calls a node's function by itself, `harness` runs a workflow with a clock that the test moves, `explore` runs
+it under every crash. What is behind the last two is loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from holdfast.testing.bare import context
 
-__all__ = ["context"]
+if TYPE_CHECKING:
+    from holdfast.testing.explorer.report import Report
+    from holdfast.testing.explorer.search import explore
+    from holdfast.testing.harnessing import Harness, harness
+
+__all__ = ["Harness", "Report", "context", "explore", "harness"]
+
+_PLACES = {
+    "Harness": "holdfast.testing.harnessing",
+    "Report": "holdfast.testing.explorer.report",
+    "explore": "holdfast.testing.explorer.search",
+    "harness": "holdfast.testing.harnessing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -23,7 +23,7 @@ class BareContext(BodyContext):
 
     def __init__(self, run_id: str, vars: dict[str, Any], checkpointed: Any) -> None:
         self.run_id = run_id
-        self.node, self.path, self.attempt = "test", ".", 1
+        self.node, self.path, self.attempt, self.visit = "test", ".", 1, 1
         self.idempotency_key = f"key_{run_id}"
         self.cancelled = self.leaving = False
         self.vars = vars

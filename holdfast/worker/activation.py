@@ -16,7 +16,7 @@ from holdfast.engine import dying
 from holdfast.engine.protocols import Attempt
 from holdfast.model import commands as cmd
 from holdfast.model.captures import captured, check_size
-from holdfast.model.errors import HeartbeatLost, HoldfastError, NodeTimeout, Suspended
+from holdfast.model.errors import HeartbeatLost, HoldfastError, NodeTimeout, Suspended, TicketRaised
 from holdfast.model.values import encode
 from holdfast.worker.failures import describe
 from holdfast.worker.memory import Memory
@@ -71,8 +71,8 @@ class Activation:
 
     # --- reports -------------------------------------------------------------------------------------------
 
-    def completed(self, result: Any) -> None:
-        """The body returned."""
+    def completed(self, result: Any, raised: TicketRaised | None = None) -> None:
+        """The body returned, or raised a ticket with this as its output."""
         a = self.attempt
         if self._why is not None:  # too late: that attempt is over, whatever it still brought
             self.interrupted()
@@ -82,9 +82,9 @@ class Activation:
         except HoldfastError as e:
             self.failed(e)
             return
-        self.completed_bytes(data)
+        self.completed_bytes(data, raised)
 
-    def completed_bytes(self, data: bytes) -> None:
+    def completed_bytes(self, data: bytes, raised: TicketRaised | None = None) -> None:
         if dying.at is not None:
             dying.at("body.after")
         a = self.attempt
@@ -94,7 +94,10 @@ class Activation:
         except HoldfastError as e:
             self.failed(e)
             return
-        self.report(cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars))
+        target, ticket = (None, None) if raised is None else (raised.target, raised.ticket)
+        self.report(
+            cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, target, ticket, visit=a.visit)
+        )
 
     def captured_vars(self) -> dict[str, Any]:
         """What conditions read of the variables that this body set."""
@@ -110,22 +113,26 @@ class Activation:
     def failed(self, error: BaseException) -> None:
         """The body raised."""
         a = self.attempt
+        raised = _ticket_in(error)
+        if raised is not None and (self.stopping or not self.leaving):
+            self.completed(raised.output, raised)
+            return
         if self._why is not None:  # what it raised is how it stopped; why it had to is what counts
             self.interrupted()
         elif self.cancelled:
-            self.report(cmd.DropNode(a.node, a.path, a.attempt))
+            self.report(cmd.DropNode(a.node, a.path, a.attempt, visit=a.visit))
         elif self.leaving:
             self.left()
         else:
-            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(error)))
+            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(error), visit=a.visit))
 
     def interrupted(self) -> None:
         """The body's task was cancelled: by us, for a reason, or by itself."""
         a = self.attempt
         if self._why is not None:
-            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(self._why)))
+            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(self._why), visit=a.visit))
         elif self.cancelled:
-            self.report(cmd.DropNode(a.node, a.path, a.attempt))
+            self.report(cmd.DropNode(a.node, a.path, a.attempt, visit=a.visit))
         elif self.leaving:
             self.left()
         else:
@@ -135,21 +142,25 @@ class Activation:
         """The body has gone without an end. An orderly stop says so; otherwise there is nobody to tell."""
         a = self.attempt
         if self.stopping and a.definition.on_crash == "rerun":
-            self.report(cmd.StopNode(a.node, a.path, a.attempt))
+            self.report(cmd.StopNode(a.node, a.path, a.attempt, visit=a.visit))
         else:
             self.report(None)
 
     def report(self, command: Any) -> None:
         """The one word about how the body ended; None: it was left, and runs again when there is a reason to."""
+        if self._end(left=command is None) and command is not None:
+            self.port.tell(command)
+
+    def _end(self, *, left: bool) -> bool:
+        """This life is over; False: it was over before."""
         if self.reported:
-            return
+            return False
         self.reported = True
         for timer in (self._deadline, self._heartbeat, self._grace):
             if timer is not None:
                 timer.cancel()
-        self.on_gone(self, command is None)
-        if command is not None:
-            self.port.tell(command)
+        self.on_gone(self, left)
+        return True
 
     # --- waiting -------------------------------------------------------------------------------------------
 
@@ -228,25 +239,31 @@ class Activation:
         alive = [task for task in self.callers if not task.done()]
         return bool(alive) and all(task in self.parked for task in alive)
 
+    def task_ended(self, _: asyncio.Task[Any]) -> None:
+        """A task that called ctx has ended: perhaps all that is left of the body waits now."""
+        if not self.reported and self.all_parked:
+            a = self.attempt
+            self.port.tell(cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit))
+
     # --- a body in a thread --------------------------------------------------------------------------------
 
     def run_for_thread(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make a call on ctx for a body in a thread, which waits here. Where the answer may take long the thread does
         not wait: the body is left and runs again when the answer is there."""
-
-        async def make() -> R:
-            self._thread_call = asyncio.current_task()
-            try:
-                return await call()
-            finally:
-                self._thread_call = None
-                self.callers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
-
-        future = asyncio.run_coroutine_threadsafe(make(), self.loop)
+        future = asyncio.run_coroutine_threadsafe(self.made_for_thread(call), self.loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise asyncio.CancelledError from None
+
+    async def made_for_thread(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """The call itself, on the loop; a timeout or a cancel of the body ends it."""
+        self._thread_call = asyncio.current_task()
+        try:
+            return await call()
+        finally:
+            self._thread_call = None
+            self.callers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
 
     # --- being stopped -------------------------------------------------------------------------------------
 
@@ -261,6 +278,12 @@ class Activation:
             for opening in list(self.opening):
                 if not opening.done():
                     opening.set_exception(Suspended())
+
+    def supersede(self) -> None:
+        """The run has gone on without this body, which waits: it is cancelled, and nobody hears what it still says."""
+        self.cancelled = True
+        if self._end(left=False) and self.task is not None:
+            self.task.cancel()
 
     def cancel(self, grace_seconds: float) -> None:
         """Ask the body to stop; past the grace time it is given up."""
@@ -324,3 +347,11 @@ class Activation:
             self._heartbeat.cancel()
         why = HeartbeatLost(f"{self.attempt.node} did not call ctx.heartbeat() for {limit:g} s")
         self._heartbeat = self.loop.call_later(limit, self._expire, why, self._grace_seconds)
+
+
+def _ticket_in(error: BaseException) -> TicketRaised | None:
+    """The ticket that a body raised, perhaps in tasks of its own, whose group then holds nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        tickets, others = error.split(TicketRaised)
+        return None if tickets is None or others is not None else _ticket_in(tickets.exceptions[0])
+    return error if isinstance(error, TicketRaised) else None

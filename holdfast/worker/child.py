@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast.model import handlers
 from holdfast.model.activation import current_body
-from holdfast.model.errors import MissingCode
+from holdfast.model.errors import MissingCode, TicketRaised
 from holdfast.model.handlers import Handler
 from holdfast.model.values import encode
 from holdfast.worker.binding import Binder
@@ -56,16 +56,24 @@ def main() -> None:
 
 def _answer(frame: bytes) -> bytes:
     try:
-        call = msgspec.json.decode(frame, type=Call)
-        handler = _handler(call)
-        value = _invoke(handler, call.args)
-        answer = Answer(ok=True, value=msgspec.Raw(encode(value, handler.returns, what="result")))
+        answer = _answered(msgspec.json.decode(frame, type=Call))
     except BaseException as error:  # noqa: BLE001 - user code; SystemExit fails its node and does not end the child
         answer = Answer(ok=False, error=describe(error))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the body may have closed or replaced them
             stream.flush()
     return msgspec.json.encode(answer)
+
+
+def _answered(call: Call) -> Answer:
+    handler = _handler(call)
+    target = ticket = None
+    try:
+        value = _invoke(handler, call.args)
+    except TicketRaised as raised:  # an end like another, with a word about where the run goes on
+        value, target, ticket = raised.output, raised.target, raised.ticket
+    data = msgspec.Raw(encode(value, handler.returns, what="result"))
+    return Answer(ok=True, value=data, target=target, ticket=ticket)
 
 
 def _handler(call: Call) -> Handler:

@@ -25,7 +25,15 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
 from holdfast.model.activation import BodyContext
-from holdfast.model.errors import ChildFailed, HoldfastError, OutcomeUnknown, StepMismatch, Suspended, UsageError
+from holdfast.model.errors import (
+    ChildFailed,
+    HoldfastError,
+    OutcomeUnknown,
+    StepMismatch,
+    Suspended,
+    TicketRaised,
+    UsageError,
+)
 from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
 from holdfast.model.policies import seconds
 from holdfast.model.values import decoder, encode
@@ -67,6 +75,11 @@ class _Base(BodyContext):
     def attempt(self) -> int:
         """Which start of this node this is, from 1."""
         return self._activation.attempt.attempt
+
+    @property
+    def visit(self) -> int:
+        """Which pass through this node this is, from 1: `hf.goto` and tickets may lead to it again."""
+        return self._activation.attempt.visit
 
     @property
     def cancelled(self) -> bool:
@@ -136,7 +149,7 @@ class Context(_Base):
         """The next call goes by this name instead of its position: `ctx.keyed("charge").step(charge, order)`."""
         if not isinstance(key, str) or not key or any("\ud800" <= c <= "\udfff" for c in key):
             raise UsageError(f"ctx.keyed: {key!r} is not a key; use a text that is not empty")
-        copy = Context(self._activation, self._scope, self._step_call)
+        copy = type(self)(self._activation, self._scope, self._step_call)
         copy._key = key
         return copy
 
@@ -150,7 +163,7 @@ class Context(_Base):
     def step(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def step(self, fn: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Run a function (or a node, with its retries and timeout) once and remember its result."""
-        runner = StepRunner.of(fn)
+        runner = self._runner(fn)
         call = self._made("step", runner.name, (args, kwargs))
         return runner.run(self, call, args, kwargs)
 
@@ -158,7 +171,7 @@ class Context(_Base):
         self, fn: Callable[[T], Any], items: Iterable[T], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
     ) -> Coroutine[Any, Any, list[Any]]:
         """Run a step for every item, at most `limit` at once; the list of the results, in order."""
-        runner = StepRunner.of(fn)
+        runner = self._runner(fn)
         listed = list(items)
         if limit < 1:
             raise UsageError("ctx.map: limit must be at least 1")
@@ -174,7 +187,7 @@ class Context(_Base):
 
         async def lane() -> None:
             for i in waiting:
-                item_ctx = Context(self._activation, f"{parent.scope}m{parent.position}.{i}/")
+                item_ctx = type(self)(self._activation, f"{parent.scope}m{parent.position}.{i}/")
                 results[i] = await runner.run(item_ctx, calls[i], (items[i],), kwargs)
 
         try:
@@ -230,12 +243,18 @@ class Context(_Base):
         if memo is not None and memo.outcome is not None:
             assert memo.output is not None
             return memo.outcome, memo.output
-        if memo is not None and memo.wait_id is not None:
-            return await activation.park(memo.wait_id)
         a = activation.attempt
         activation.about_to_park()
+        if memo is not None and memo.wait_id is not None:
+            if activation.all_parked:  # it waited before a takeover, which let it go on: it waits again
+                suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
+                if activation.thread is None:
+                    activation.port.tell(suspend)
+                else:  # a thread does not stay, and a body that leaves while it counts as running is run again at once
+                    await activation.commit(suspend)
+            return await activation.park(memo.wait_id)
         wait_id = await activation.commit(
-            cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until=until, child=child)
+            cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until=until, child=child, visit=a.visit)
         )
         if child is not None and child.attach and child.run_id is not None:
             activation.port.follow_child(child.run_id)
@@ -271,7 +290,7 @@ class Context(_Base):
         event = ev.StepCompleted(
             call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt
         )
-        await self._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event))
+        await self._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, visit=a.visit))
 
     async def checkpoint(self, value: Any) -> None:
         """Close the memory before this point: when the body runs again, `ctx.checkpointed` is this value and nothing
@@ -281,10 +300,15 @@ class Context(_Base):
         data = encode(value, what="checkpoint")
         number = activation.memory.checkpoints + 1
         await activation.commit(
-            cmd.Checkpoint(a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars())
+            cmd.Checkpoint(
+                a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(), visit=a.visit
+            )
         )
         activation.memory.close(data)
         activation.checkpoint_read = True
+
+    def _runner(self, fn: Any) -> StepRunner:
+        return StepRunner.of(fn)
 
     def _made(self, kind: str, name: str, args: Any) -> Call:
         """A call takes its position now, in the scope of the task that makes it."""
@@ -315,12 +339,14 @@ class Context(_Base):
         if scope is None:
             is_body = task is activation.task or self._scope != "" or activation.thread is not None
             activation.tasks_seen += not is_body
+            if not is_body:
+                task.add_done_callback(activation.task_ended)
             scope = activation.callers[task] = "" if is_body else f"t{activation.tasks_seen}/"
         return scope + self._scope
 
     def _sub(self, call: Call) -> Context:
         """The context of a step that takes one itself."""
-        return Context(self._activation, f"{call.scope}s{call.position}/", call)
+        return type(self)(self._activation, f"{call.scope}s{call.position}/", call)
 
 
 class SyncContext(_Base):
@@ -359,7 +385,7 @@ class SyncContext(_Base):
         self._block(functools.partial(self._async.checkpoint, value))
 
     def keyed(self, key: str) -> SyncContext:
-        copy = SyncContext(self._activation)
+        copy = type(self)(self._activation)
         copy._async = self._async.keyed(key)
         return copy
 
@@ -369,7 +395,7 @@ class SyncContext(_Base):
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong in a map: being left outweighs a failure, a failure outweighs the cancelling it caused."""
+    """What ended a map: being left outweighs a ticket, a ticket a failure, a failure the cancelling it caused."""
     flat: list[BaseException] = []
     stack: list[BaseException] = [group]
     while stack:
@@ -378,7 +404,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
             stack[:0] = error.exceptions
         else:
             flat.append(error)
-    for kind in (Suspended, StepMismatch, OutcomeUnknown, HoldfastError, Exception):
+    for kind in (Suspended, TicketRaised, StepMismatch, OutcomeUnknown, HoldfastError, Exception):
         for error in flat:
             if isinstance(error, kind):
                 return error

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine import dying
 from holdfast.engine.protocols import Attempt
 from holdfast.model.activation import current_body
-from holdfast.model.errors import HoldfastError, Suspended
+from holdfast.model.errors import HoldfastError, Suspended, TicketRaised
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
 from holdfast.worker.activation import Activation
@@ -87,16 +87,25 @@ class LocalExecutor:
         if activation is not None:
             activation.cancel(grace_seconds)
 
+    def supersede(self, run_no: int, node: str, path: str) -> None:
+        activation = self._live.get((run_no, node, path))
+        if activation is not None:
+            self._let_clean_up(activation)
+            activation.supersede()
+
     def unwind(self, run_no: int) -> None:
         for key in list(self._by_run.get(run_no, ())):
             activation = self._live[key]
             activation.leave()
-            if activation.task is not None:
-                self._leaving.add(activation.task)
-                activation.task.add_done_callback(self._leaving.discard)
-                if not activation.all_parked:
-                    activation.loop.call_later(self._grace_seconds, activation.task.cancel)
+            self._let_clean_up(activation)
+            if activation.task is not None and not activation.all_parked:
+                activation.loop.call_later(self._grace_seconds, activation.task.cancel)
             activation.left()  # nobody waits for it: its place is free now
+
+    def _let_clean_up(self, activation: Activation) -> None:
+        if activation.task is not None:
+            self._leaving.add(activation.task)
+            activation.task.add_done_callback(self._leaving.discard)
 
     def progress(self, run_no: int) -> dict[tuple[str, str], tuple[float, float | None, str]]:
         """What bodies of a run said about how far they are."""
@@ -280,6 +289,8 @@ class LocalExecutor:
             result = await self._processes.run(attempt.handler, b"{" + body + b"}")
         except asyncio.CancelledError:
             activation.interrupted()
+        except TicketRaised as raised:
+            activation.completed_bytes(bytes(raised.output), raised)
         except Exception as e:  # noqa: BLE001 - a process body may raise anything
             activation.failed(e)
         else:

@@ -10,7 +10,7 @@ StepMismatch. Never a wrong value.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -110,10 +110,13 @@ class Memory:
                 self._by_wait[e.wait_id] = memo
             case ev.WaitClosed():
                 closed = self._by_wait.get(e.wait_id)
-                if closed is not None:
+                if closed is not None and e.outcome == "superseded":  # another branch: the call is made anew
+                    del self._by_wait[e.wait_id]
+                    self._forget(lambda memo: memo is closed)
+                elif closed is not None:
                     closed.outcome, closed.output = e.outcome, bytes(e.value)
-            case ev.NodeFailed():
-                self._forget_failures()
+            case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
+                self._forget(_has_failed)
 
     def _memo(self, scope_name: str, e: Any) -> Memo:
         scope = self._scope(scope_name)
@@ -134,12 +137,10 @@ class Memory:
         self.calls += 1
         return memo
 
-    def _forget_failures(self) -> None:
-        """The body failed after these: its next attempt tries them again."""
+    def _forget(self, is_over: Callable[[Memo], bool]) -> None:
         for scope in self._scopes.values():
             for memo in list(scope.by_position.values()):
-                failed_wait = memo.outcome in ("failed", "cancelled")
-                if (memo.error is not None and memo.output is None) or failed_wait:
+                if is_over(memo):
                     del scope.by_position[memo.position]
                     scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
                     if memo.key is not None:
@@ -246,6 +247,10 @@ class _CallShape(msgspec.Struct):
     name: str
     digest: str
     key: str | None = None
+
+
+def _has_failed(memo: Memo) -> bool:
+    return (memo.error is not None and memo.output is None) or memo.outcome in ("failed", "cancelled")
 
 
 def _agree(call: Call, memo: Memo) -> bool:

@@ -28,7 +28,7 @@ from typing import IO, Any, TypeAlias
 
 import msgspec
 
-from holdfast.model.errors import BodyDied, NodeTimeout, UsageError
+from holdfast.model.errors import BodyDied, NodeTimeout, TicketRaised, UsageError
 from holdfast.model.events import ErrorInfo
 from holdfast.model.handlers import CodeLocation, Handler
 
@@ -73,8 +73,9 @@ class ProcessBodies:
     async def run(self, handler: Handler, args: bytes, timeout: float | None = None) -> bytes:
         """The body's encoded result; `args` is a JSON object by parameter name.
 
-        Raises BodyFailed when the body raised, NodeTimeout after `timeout` seconds in a child (waiting for a free one
-        does not count), BodyDied when the process ended under the body. When cancelled, the body is killed."""
+        Raises BodyFailed when the body raised, TicketRaised (with the encoded output) when it raised one, NodeTimeout
+        after `timeout` seconds in a child (waiting for a free one does not count), BodyDied when the process ended
+        under the body. When cancelled, the body is killed."""
         call = _frame(handler, args)
         async with self._slots:
             child = self._take()
@@ -136,6 +137,8 @@ def _frame(handler: Handler, args: bytes) -> bytes:
 def _value(answer: Answer) -> bytes:
     if answer.error is not None:
         raise BodyFailed(answer.error)
+    if answer.target is not None or answer.ticket is not None:
+        raise TicketRaised(target=answer.target, ticket=answer.ticket, output=answer.value)
     return bytes(answer.value)
 
 
@@ -285,6 +288,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ok: bool
     value: msgspec.Raw = msgspec.Raw(b"")
     error: ErrorInfo | None = None
+    target: str | None = None
+    ticket: str | None = None
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:

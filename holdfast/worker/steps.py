@@ -141,7 +141,7 @@ class StepRunner:
             attempt=attempt,
             **fields,
         )
-        await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event))
+        await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, visit=a.visit))
 
     @staticmethod
     async def _delay(ctx: Context, retry_at: int) -> None:
@@ -150,6 +150,11 @@ class StepRunner:
             activation.check()
             await asyncio.sleep(min(left / 1_000_000, 0.25))  # in portions: the body may be left meanwhile
         activation.check()
+
+
+def forget(fn: Any) -> None:
+    """The function is not what it was: read it again when it is next a step."""
+    _runners.pop(id(fn), None)
 
 
 def _without_stop_iteration(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

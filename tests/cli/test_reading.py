@@ -48,7 +48,8 @@ def test_a_failed_run_opens_on_the_failure(project: Project) -> None:
 def test_events_are_one_json_object_a_line(project: Project) -> None:
     project.cli("run", "flows.py:fulfil", "--input", ORDER, "--run-id", "e", "-q")
     events = project.events("e")
-    assert [list(event) for event in events] == [["seq", "branch", "type", "node", "path", "at", "data"]] * len(events)
+    shape = ["seq", "branch", "type", "node", "path", "visit", "at", "data"]
+    assert [list(event) for event in events] == [shape] * len(events)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     later = project.cli("events", "e", "--after", str(len(events) - 1)).stdout.splitlines()
     assert len(later) == 1

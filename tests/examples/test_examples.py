@@ -28,6 +28,7 @@ SCRIPTS = {
         "Tides are interestin...",
         "archived a poem about tides",
     ],
+    "journey": ["an account for Ada", "a letter to Mallory, with regret"],
     "drive": [
         "1 RunCreated",
         "2 NodeScheduled compose",
@@ -56,6 +57,7 @@ BY_NAME: dict[str, tuple[dict[str, Any] | None, Any]] = {
     ),
     "research.py:publish": ({"text": "abc"}, "shelf 3"),
     "refine.py:refine": ({"topic": "tides", "kind": "tweet"}, "Tides are interestin..."),
+    "journey.py:onboarding": ({"case": {"name": "Bob"}}, "an account for Bob"),
     "long_chain.py:chain": (None, 100),
     "long_chain.py:walk": ({"number": 5}, 105),
     "drive.py:greet": ({"name": "Bob"}, "Hello, Bob! -- H."),

@@ -352,3 +352,29 @@ def test_a_ring_of_a_hundred_thousand_nodes_does_not_recurse() -> None:
 def test_problems_are_plain_values() -> None:
     problem = Problem(code="x", node="n", field="f", message="m", hint="h")
     assert msgspec.json.decode(msgspec.json.encode(problem), type=Problem) == problem
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("gone", "there is no node 'gone'"),
+        ("inner", "'inner' lies inside the body of 'm'"),
+        ("deep", "'deep' lies inside the body of 'l'"),
+        ("eu", "'eu' lies in a branch of a parallel route"),
+    ],
+)
+def test_tickets_lead_to_nodes_outside_every_scope(target: str, message: str) -> None:
+    nodes = (call("a"), mapped("m", call("inner"), looped("l", call("deep"))), call("eu", lane="route_1.eu."))
+    assert check(flow(*nodes, tickets={"back": "a", "over": "m"})) == []
+    (problem,) = check(flow(*nodes, tickets={"bad": target}))
+    assert (problem.code, problem.field) == ("bad_target", "tickets.bad")
+    assert message in problem.message
+
+
+def test_durable_code_has_no_tickets() -> None:
+    definition = flow(call("a"), kind="code", tickets={"back": "a"})
+    assert [p.message for p in check(definition)] == ["durable code has no nodes to go to"]
+
+
+def test_a_ticket_has_a_name() -> None:
+    assert found(flow(call("a"), tickets={"no.dots": "a"})) == [("bad_name", "", "tickets")]

@@ -211,17 +211,25 @@ def _scope(
 ran: list[tuple[str, str, int, Any]] = []
 """(node, path, attempt, argument) of every body that ran in this process."""
 
+broken: set[tuple[str, str]] = set()
+"""(node, path) of bodies that fail."""
+
+
+def _body(ctx: hf.Context, x: Any) -> Any:
+    ran.append((ctx.node, ctx.path, ctx.attempt, x))
+    if (ctx.node, ctx.path) in broken:
+        raise ValueError(f"{ctx.node} is broken")
+    return work(x)
+
 
 @hf.node(inline=True)
 def quick(ctx: hf.Context, x: Any) -> Any:
-    ran.append((ctx.node, ctx.path, ctx.attempt, x))
-    return work(x)
+    return _body(ctx, x)
 
 
 @hf.node
 async def slow(ctx: hf.Context, x: Any) -> Any:
-    ran.append((ctx.node, ctx.path, ctx.attempt, x))
-    return work(x)
+    return _body(ctx, x)
 
 
 def registered(definition: Definition) -> RegisteredWorkflow:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine import rows
+from holdfast.engine import rows, supplies
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import references, validation
@@ -82,6 +82,7 @@ class Play:
         inputs: dict[str, Any] | None = None,
         phases: Iterable[Phase] = (),
         variables: Iterable[str] = (),
+        tickets: dict[str, str] | None = None,
         slots: int | None = None,
         parent: dict[str, Any] | None = None,
         begin: bool = True,
@@ -97,6 +98,7 @@ class Play:
             params=tuple(Param(name=name) for name in inputs),
             phases=tuple(phases),
             variables=dict.fromkeys(variables),
+            tickets=tickets or {},
             settings=Settings(**settings),
         )
         assert validation.check(self.definition) == []
@@ -146,7 +148,7 @@ class Play:
         ns = self.state.nodes.get((node, path))
         if ns is not None:
             return str(ns.status)
-        row = self._rows.get((node, path, 1))
+        row = self._rows.get((node, path, self.state.visit_of(node, path)))
         return "pending" if row is None else str(row.status)
 
     def statuses(self) -> dict[str, str]:
@@ -180,7 +182,16 @@ class Play:
 
     # --- what bodies and people do -------------------------------------------------------------------------------
 
-    def complete(self, node: str, output: Any = None, path: str = ".", attempt: int | None = None, **vars: Any) -> None:
+    def complete(
+        self,
+        node: str,
+        output: Any = None,
+        path: str = ".",
+        attempt: int | None = None,
+        goto: str | None = None,
+        ticket: str | None = None,
+        **vars: Any,
+    ) -> None:
         ns = self.state.nodes.get((node, path))
         plan = ns.plan if ns is not None else self.plan.scope_of(path).nodes[node]
         captured = {name: capture(output, keys, sized) for name, keys, sized in plan.captures}
@@ -192,18 +203,23 @@ class Play:
         raw = {name: msgspec.json.encode(value) for name, value in vars.items()}
         data = msgspec.json.encode(output)
         attempt = attempt if attempt is not None else self._attempt(node, path)
-        self.tell(cmd.CompleteNode(node, path, attempt, data, captured, raw, kept))
+        visit = self._visit(node, path)
+        self.tell(cmd.CompleteNode(node, path, attempt, data, captured, raw, kept, goto, ticket, visit=visit))
 
     def fail(self, node: str, why: ev.ErrorInfo | None = None, path: str = ".", attempt: int | None = None) -> None:
         attempt = attempt if attempt is not None else self._attempt(node, path)
-        self.tell(cmd.FailNode(node, path, attempt, why or error()))
+        self.tell(cmd.FailNode(node, path, attempt, why or error(), visit=self._visit(node, path)))
 
     def drop(self, node: str, path: str = ".") -> None:
-        self.tell(cmd.DropNode(node, path, self._attempt(node, path)))
+        self.tell(cmd.DropNode(node, path, self._attempt(node, path), visit=self._visit(node, path)))
 
     def _attempt(self, node: str, path: str) -> int:
         ns = self.state.nodes.get((node, path))
         return 0 if ns is None else ns.attempt
+
+    def _visit(self, node: str, path: str) -> int:
+        ns = self.state.nodes.get((node, path))
+        return 1 if ns is None else ns.visit
 
     def cancel(self, reason: str = "enough", message_id: str = "m1") -> None:
         payload = msgspec.json.encode({"reason": reason, "actor": "ann"})
@@ -213,15 +229,17 @@ class Play:
         """A body opens a wait and does nothing else."""
         shape = {"scope": "", "position": 0, "kind": kind, "name": kind, "digest": "", "key": None, "step_key": "k0"}
         call = {**shape, **fields.pop("call", {})}
-        attempt = self._attempt(node, path)
+        attempt, visit = self._attempt(node, path), self._visit(node, path)
         answers: list[Any] = []
         self._turn(
-            lambda d: answers.append(decide.apply(d, cmd.OpenWait(node, path, attempt, kind, call, until, **fields)))
+            lambda d: answers.append(
+                decide.apply(d, cmd.OpenWait(node, path, attempt, kind, call, until, visit=visit, **fields))
+            )
         )
         return str(answers[0])
 
     def suspend(self, node: str, path: str = ".") -> None:
-        self.tell(cmd.SuspendNode(node, path, self._attempt(node, path)))
+        self.tell(cmd.SuspendNode(node, path, self._attempt(node, path), visit=self._visit(node, path)))
 
     def due(self) -> None:
         """Time passes until the next timer, or the next short delay, and it goes off."""
@@ -262,7 +280,7 @@ class Play:
         """The engine is gone; another one takes the run over from the tables alone."""
         if graceful:
             for node, path in list(self.running):
-                self.tell(cmd.StopNode(node, path, self._attempt(node, path)))
+                self.tell(cmd.StopNode(node, path, self._attempt(node, path), visit=self._visit(node, path)))
         self.running.clear()
         self.told_to_stop.clear()
         self.state = self._from_tables()
@@ -327,6 +345,9 @@ class Play:
         self._check()
 
     def _act(self, draft: Draft) -> None:
+        for entry in draft.entries:  # another visit may begin in the turn in which the one before it ends
+            if isinstance(entry.event, ev.NodeCompleted | ev.NodeFailed | ev.NodeCancelled):
+                self.running.pop((entry.node or "", entry.path or ""), None)
         for ns, args in draft.started:
             if ns.status is NodeStatus.RUNNING and ns.key not in self.running:
                 self.running[ns.key] = {name: self.value(located) for name, located in args.items()}
@@ -356,12 +377,7 @@ class Play:
             self.tell(cmd.ProvideParams(scope.path, found))
 
     def _provide_undo(self) -> None:
-        done = []
-        for row in self._rows.values():
-            plan = self.plan.scope_of(row.path).nodes.get(row.node)
-            if row.status == "completed" and plan is not None and plan.undo is not None:
-                done.append((row.node, row.path, row.visit, row.output_seq))
-        self.tell(cmd.ProvideUndo(tuple(sorted(done, key=lambda r: -r[3]))))
+        self.tell(supplies.undo(self.plan, list(self._rows.values())))
 
     # --- values --------------------------------------------------------------------------------------------------
 
@@ -434,10 +450,10 @@ class Play:
             assert self._facts(self._from_tables()) == facts, "the tables tell another state"
 
     def _check_starts(self) -> None:
-        scheduled: dict[Instance, int | None] = {}
-        attempts: dict[Instance, int] = {}
+        scheduled: dict[tuple[str, str, int], int | None] = {}
+        attempts: dict[tuple[str, str, int], int] = {}
         for entry in self.entries:
-            key = (entry.node or "", entry.path or "")
+            key = (entry.node or "", entry.path or "", entry.visit)
             match entry.event:
                 case ev.NodeScheduled(attempt=attempt):
                     assert attempt - attempts.get(key, 0) in (0, 1), "attempts are 1..n without gaps"
@@ -485,7 +501,7 @@ class _Everything:
 
     def get(self, key: Instance) -> NodeState | None:
         ns = self._play.state.nodes.get(key)
-        row = self._play.rows().get((*key, 1))
+        row = self._play.rows().get((*key, self._play.state.visit_of(*key)))
         return ns if ns is not None or row is None else rows.node_from_row(self._play.state, row)
 
     def __getitem__(self, key: Instance) -> NodeState:

@@ -117,3 +117,19 @@ def wrong(order: Order) -> None:
     child()  # type: ignore[call-arg]
     hf.Retry(attempt=3)  # type: ignore[call-arg]
     hf.loop(double, start="one", until=lambda n: n > 1)  # type: ignore[arg-type]
+
+
+@hf.node
+async def reviews(order: Order) -> Receipt:
+    if not order.items:
+        return hf.ticket("reject")
+    if order.amount < 0:
+        hf.goto("reviews", output=Receipt(order.id, 0))
+    return Receipt(order.id, order.amount)
+
+
+@hf.workflow(tickets={"reject": "refund"}, max_visits=5)
+def journey(order: Order) -> Receipt:
+    receipt = assert_type(reviews(order), Receipt)
+    refund(receipt)
+    return receipt

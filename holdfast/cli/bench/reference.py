@@ -41,11 +41,14 @@ class Sizes:
     long_window: int = 1_000
     items: tuple[int, int] = (10_000, 100_000)
     starts: int = 5
+    suspended: int = 100_000
+    interrupted: int = 1_000
+    past_events: int = 1_000_000
 
 
 FULL = Sizes()
 QUICK = Sizes(0.03, chains=1, runs=20, more_runs=40, width=20, turns=10, long_steps=200, long_window=50,
-              items=(100, 300), starts=1)  # fmt: skip
+              items=(100, 300), starts=1, suspended=200, interrupted=20, past_events=600)  # fmt: skip
 """Only shows that everything works."""
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench import children, workflows
+from holdfast.cli.bench import children, restart, workflows
 from holdfast.cli.bench.reference import Bench, Sample, median, percentile
+from holdfast.engine.doctor.check import check
+from holdfast.store.sqlite import SqliteStore
 
 Figures = dict[str, Any]
 
@@ -169,6 +171,24 @@ def w5(bench: Bench) -> Figures:
     return _with_ref({key: median([s.value[key] for s in samples]) for key in keys}, samples)
 
 
+def restarts(bench: Bench) -> Figures:
+    """How soon interrupted runs go on: beside 100,000 that wait, after 1,000,000 events, in another process."""
+    figures: Figures = {}
+    samples: list[Sample[Figures]] = []
+    works: tuple[Callable[[Path], Figures], ...] = (
+        lambda path: restart.many_runs(path, bench.sizes),
+        lambda path: restart.long_run(path, bench.sizes),
+        restart.takeover,
+    )
+    for work in works:
+        found = [bench.sample(work, disk=False) for _ in bench.repeats(3)]
+        figures |= {key: median([s.value[key] for s in found]) for key in found[0].value}
+        samples += found
+        shown = ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value)
+        bench.say(f"restart: {shown}")
+    return _with_ref(figures, samples)
+
+
 def w7(bench: Bench) -> Figures:
     """One run of 50,000 steps: does a step cost the same at the end as at the beginning?"""
     samples: list[Sample[Figures]] = []
@@ -195,6 +215,39 @@ def small(bench: Bench) -> Figures:
     return figures
 
 
+def doctor(bench: Bench) -> Figures:
+    """Checking a database of runs of 10 steps: every run by questions to the tables, every event by its fold."""
+    samples: list[Sample[Figures]] = []
+    for _ in bench.repeats(3):
+        samples.append(bench.sample(lambda path: _check(path, bench.sizes.runs * 5), disk=False))
+        value = samples[-1].value
+        bench.say(f"doctor: {value['runs_per_s']:,.0f} runs/s, --deep {value['events_per_s']:,.0f} events/s")
+    keys = ("runs_per_s", "events_per_s", "runs", "events")
+    return {key: median([s.value[key] for s in samples]) for key in keys}
+
+
+def _check(path: Path, runs: int) -> Figures:
+    asyncio.run(_runs_at_once(path, runs))
+    store = SqliteStore(_url(path))
+    store.open()
+    try:
+        began = time.perf_counter()
+        quick = check(store)
+        between = time.perf_counter()
+        deep = check(store, deep=True)
+        ended = time.perf_counter()
+    finally:
+        store.close()
+    assert not quick.violations
+    assert not deep.violations
+    return {
+        "runs_per_s": quick.checked / (between - began),
+        "events_per_s": deep.events / (ended - between),
+        "runs": quick.checked,
+        "events": deep.events,
+    }
+
+
 SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W1": w1,
     "W2": w2,
@@ -202,9 +255,11 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W3": w3,
     "W4": w4,
     "W5": w5,
+    "restart": restarts,
     "W7": w7,
     "W8": w8,
     "small": small,
+    "doctor": doctor,
 }
 
 

@@ -53,6 +53,15 @@ FIGURES = (
     Figure("W4", "run_p50_ms", "the same in ms", "{:.3f}"),
     Figure("W5", "seconds", "kill -9 at half of 10,000 steps: from restart to all done, in s", "{:.2f}", 2, 0.7),
     Figure("W5", "run_twice", "steps that ran twice", "{:,.0f}"),
+    Figure("restart", "first_seconds", "100,000 runs wait, 1,000 were cut off: until the first goes on, in s", "{:.2f}",
+           1, 1),
+    Figure("restart", "all_seconds", "the same until all 1,000 go on, in s", "{:.2f}", 5, 5),
+    Figure("restart", "long_seconds", "a run with 1,000,000 events: from restart until it goes on, in s", "{:.2f}",
+           2, 2),
+    Figure("restart", "takeover_seconds", "until a living engine goes on with a dead one's run, in s", "{:.2f}", 1,
+           0.5),
+    Figure("restart", "takeover_after_lease_seconds", "the same when it only stands still: beyond its lease, in s",
+           "{:.2f}", 1, 1),
     Figure("W7", "cpu_ratio", "one run of 50,000 steps: CPU of the last 1,000 against the first, p50", "{:.3f}", 1.2,
            1.05),
     Figure("W7", "cpu_ratio_mean", "the same by the mean", "{:.3f}"),
@@ -64,6 +73,9 @@ FIGURES = (
     Figure("small", "import_seconds", "import holdfast and its first name, in s", "{:.3f}", 0.25, 0.25),
     Figure("small", "help_seconds", "holdfast --help, the whole process, in s", "{:.3f}", 0.25, 0.25),
     Figure("small", "map_bytes_per_item", "bytes that each further item of a map takes", "{:,.0f}", 2_000, 500),
+    Figure("doctor", "runs_per_s", "doctor: runs checked per second", "{:,.0f}", 20_000, 40_000, True),
+    Figure("doctor", "events_per_s", "doctor --deep: events folded and linked per second", "{:,.0f}", 50_000, 60_000,
+           True),
 )  # fmt: skip
 
 # What a map takes per further item is not zero: its input, its list of ended items, and what the join reads. These two

@@ -6,6 +6,7 @@ Invariants: module level and importable by name, so that a child process and a r
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -23,6 +24,11 @@ side_log = -1
 kill_at = 0
 """W5: the body that kills its own process; 0 for none."""
 bodies_run = 0
+stay_from: int | None = None
+"""Restart: bodies from this one on do not end; None: all of them do."""
+ITEMS_LEFT = 50
+"""Restart: items of the long run that are under way when it is interrupted."""
+EVENTS_OF_AN_ITEM = 3
 
 
 @hf.node
@@ -50,6 +56,15 @@ async def logged_step(x: int) -> int:
     if bodies_run == kill_at:
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
     return x + 1
+
+
+@hf.node
+async def staying(x: int) -> int:
+    """Marks when it began, and may stay until the process is killed."""
+    marks.append(time.monotonic())
+    if stay_from is not None and len(marks) > stay_from:
+        await asyncio.Event().wait()
+    return x
 
 
 @hf.node(inline=True)
@@ -120,6 +135,21 @@ async def long_code(ctx: hf.Context, steps: int) -> int:
 @hf.workflow(name="bench-doubled")
 def doubled(items: list[int]) -> int:
     return add(hf.map(double, items))
+
+
+@hf.workflow(name="bench-interrupted")
+def interrupted(x: int) -> int:
+    return staying(x)
+
+
+@hf.workflow(name="bench-waiting")
+async def waiting(ctx: hf.Context) -> None:
+    await ctx.sleep("30d")
+
+
+@hf.workflow(name="bench-long_past", persistence="lazy")
+def long_past(items: list[int]) -> int:
+    return add(hf.map(staying, items))
 
 
 def fan(width: int) -> hf.Workflow[[int], int]:

@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunId
 from holdfast.engine import reads
+from holdfast.model.instances import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 
 
@@ -45,7 +46,7 @@ def _print(event: reads.EventView, json: bool) -> None:
     if json:
         output.write(output.json_text(view, compact=True))
         return
-    node = "" if event.node is None else event.node + ("" if event.path == "." else f"@{event.path}")
+    node = "" if event.node is None else instance_text(event.node, event.path or ".", event.visit)
     clock = view["at"][11:23]
     text = f"{event.seq:>6}  {clock}  {event.type:<20} {output.line(node)}"
     about = brief(event.data)

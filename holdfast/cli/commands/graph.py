@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import databases, drawing, output
 from holdfast.cli.options import Db
 from holdfast.cli.picture import Picture
+from holdfast.engine import reads
 from holdfast.model import definition as definitions
 from holdfast.model import validation
 from holdfast.model.definition import Definition
@@ -75,9 +76,12 @@ def of_run(
     picture = Picture(definition)
     found: dict[drawing.Address, set[str]] = {}
     notes: dict[drawing.Address, str] = {}
+    visits = reads.current_visits(row)
     for node in store.nodes(row.run_no):
         around, name = picture.place(node.node, node.path)
         address = (*around, name)
+        if node.visit != visits.get(address[0], 1) and not name.endswith("~undo"):
+            continue  # tickets have led to it again
         found.setdefault(address, set()).add(node.status)
     for line in picture.lines(row, store.open_nodes([row.run_no]), (), {}, row.created_at)[1:]:
         if "×" in line.label and line.total:

@@ -1,0 +1,293 @@
+"""Branching: a run goes on from elsewhere.
+
+Owns: asking for a fork, jump or retry, carrying one out under the run's lease, and a fork that becomes a run by itself.
+Never: decides what is kept (rules/cutting.py), drives the new branch: opening it leaves a run that nobody owns, and
+the ordinary takeover goes on with it, here or elsewhere.
+Invariants: leaving a branch and opening the next is one commit. No event is copied. Whole journals are read and folded
+in a thread, never on the loop. A request that is refused stops no body.
+On crash: before the commit nothing has happened, and the request is a message that the next owner applies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.engine import rows
+from holdfast.engine.catalogue import not_needed
+from holdfast.engine.edits import prepare
+from holdfast.engine.history import History
+from holdfast.engine.inbox import message_rows
+from holdfast.engine.reads import find_run
+from holdfast.engine.starting import check_run_id
+from holdfast.engine.values import held_value
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model.errors import HoldfastError, LeaseLost, Refused, RunExists, StoreError
+from holdfast.model.lineage import Branch, carried, fold, inherited
+from holdfast.model.state import RunState
+from holdfast.rules import branches, cutting
+from holdfast.rules.branches import Asked, Opening, Preview
+from holdfast.rules.draft import Draft, Refusal
+from holdfast.store.api import BranchRow, Commit, Landed, MessageOutcome, MessageRow, RunChange, RunRow
+
+if TYPE_CHECKING:
+    from holdfast.engine.actor import RunActor
+    from holdfast.engine.engine import Engine
+
+_asked = msgspec.json.Decoder(Asked).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Plan(msgspec.Struct):
+    """A request, thought through: nothing is written yet."""
+
+    history: History
+    opening: Opening
+    branch: Branch
+    line: list[ev.Entry]
+    head: RunState
+    asked: Asked
+
+    def base(self, run_no: int, run_id: str) -> RunState:
+        """The state that the branch begins with."""
+        plan = self.history.plan(self.branch.version)
+        return fold(plan, run_no, run_id, inherited(self.line, self.branch, plan))
+
+
+class Branching:
+    """Opens branches of the runs of one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # --- asking --------------------------------------------------------------------------------------------
+
+    async def ask(
+        self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, drive: bool = True
+    ) -> int:
+        """Ask the run's owner (or become it) to open a branch; its number, once it is committed. `drive`: and go on
+        with it here, if nobody else does."""
+        row = find_run(self._engine.store, run_id)
+        # what makes no sense is refused before anything is sent
+        await asyncio.to_thread(self._think, row, kind, asked, edits)
+        outcome = await self._engine.inbox.request(row.run_id, kind, asked)
+        if drive:
+            await self._engine.recovery.go_on_with(row)
+        return int(outcome["branch"])
+
+    async def preview(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Preview:
+        """What a request would reuse and run again; nothing is changed. Raises Refused when it would be refused."""
+        row = find_run(self._engine.store, run_id)
+        plan = await asyncio.to_thread(self._think, row, kind, asked, edits)
+        version = plan.history.plan(plan.branch.version)
+        return cutting.preview(plan.opening, plan.branch, plan.line, plan.head, version)
+
+    def _think(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
+        history = History(self._engine.store, self._engine.versions, row)
+        head = history.state(row.branch if asked.branch is None else asked.branch)
+        asked.edits = prepare(edits, history, head)
+        try:
+            plan = _plan(history, kind, asked)
+            self._draft(plan, kind)
+        except Refusal as refusal:
+            raise Refused(f"run {row.run_id}: {refusal.why}") from None
+        return plan
+
+    # --- carrying out --------------------------------------------------------------------------------------
+
+    async def apply_to(self, actor: RunActor, message: MessageRow) -> None:
+        """A request for a run that this engine drives. It decides nothing else meanwhile; its bodies are stopped only
+        when the request makes sense."""
+        await actor.pause()
+        row = self._engine.store.run_by_no(actor.run_no)
+        if actor.gone or row is None:
+            self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
+            return
+        if message.kind == "recover":
+            found: Commit | Refusal = Refusal("owned", f"engine {self._engine.lease.engine} drives it, and is alive")
+        else:
+            found = await asyncio.to_thread(self._carry_out, row, message)
+        if isinstance(found, Refusal):
+            actor.go_on()
+            actor.tell(cmd.Message(message.message_id, message.kind, message.payload, (found.code, found.why)))
+        elif not actor.gone:
+            actor.leave(LeaseLost(f"run {row.run_id} goes on from elsewhere"))
+            await self.land(found)
+            await self._engine.recovery.claim([row.run_no])
+
+    async def apply(self, row: RunRow, message: MessageRow) -> None:
+        """A request for a run whose lease we hold and that nobody drives. The lease is given back with it."""
+        found = await asyncio.to_thread(self._carry_out, row, message)
+        await self.land(_refuse(row, message, found) if isinstance(found, Refusal) else found)
+
+    def _carry_out(self, row: RunRow, message: MessageRow) -> Commit | Refusal:
+        """The commit that a request leads to, or why there is none."""
+        try:
+            if message.kind == "recover":
+                return self._engine.catalogue.commit(row, message) or _answer(row, message, not_needed())
+            history = History(self._engine.store, self._engine.versions, row)
+            return self._commit(_plan(history, message.kind, _asked(message.payload)), message)
+        except Refusal as refusal:
+            return refusal
+        except HoldfastError as e:
+            return Refusal(e.code, e.message)
+        except msgspec.MsgspecError as e:
+            return Refusal("bad_request", f"this request cannot be read: {e}")
+
+    def _draft(self, plan: Plan, kind: str) -> Draft:
+        """The events that leave the current branch and begin the next one."""
+        row = plan.history.row
+        current = plan.history.state(row.branch)
+        current.head_hash, current.seq = row.head_hash, row.last_seq
+        draft, base = Draft(current, self._engine.clock.now()), plan.base(row.run_no, row.run_id)
+        request = branches.REQUESTS[kind]
+        branches.leave(draft, base, request(plan.opening.target, plan.branch.branch, None, plan.asked.actor))
+        branches.begin(draft, base, plan.opening, plan.branch, plan.asked.edits)
+        return draft
+
+    def _commit(self, plan: Plan, message: MessageRow) -> Commit:
+        draft = self._draft(plan, message.kind)
+        draft.emit(ev.MessageConsumed(message.message_id, message.kind))
+        commit = self.opening(plan.history.row, draft, plan.branch)
+        commit.change = rows.run_change(draft.state, None)
+        commit.waits = rows.wait_rows(draft.state, draft.entries)
+        commit.timers = rows.timer_rows(draft.state, draft.entries)
+        commit.messages = message_rows(self._engine.store, draft, {})
+        verdict = {"outcome": "applied", "branch": plan.branch.branch}
+        commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict))]
+        return commit
+
+    def opening(self, row: RunRow, draft: Draft, branch: Branch, origin_no: int | None = None) -> Commit:
+        """Events and rows of the new branch, the rows in the place of the old one's."""
+        state = draft.state
+        events, _ = rows.event_rows(state, draft.entries, row.token)
+        before = {(n.node, n.path, n.visit): n for n in self._engine.store.nodes(row.run_no)}
+        after = {(n[1], n[2], n[3]): n for n in rows.changed_nodes(state)}
+        state.fold_changed = True
+        cut = (branch.branch, branch.parent or 0, branch.cutoff_seq, branch.key_epoch, branch.reason)
+        return Commit(
+            row.run_no,
+            row.token,
+            row.last_seq,
+            nodes=[node for key, node in after.items() if before.get(key) != node],
+            events=events,
+            opens=BranchRow(row.run_no, *cut, origin_no, draft.now),
+            gone=[key for key in before if key not in after],
+            version=branch.version if branch.version != row.version else 0,
+        )
+
+    async def land(self, commit: Commit) -> None:
+        """Write a commit of a run that nobody drives."""
+        _raise_unless_durable(await self._engine.committer.land(commit))
+        self._engine.values.forget(commit.run_no)
+        self._engine.hub.moved(commit.run_no)
+
+    # --- a run of its own ----------------------------------------------------------------------------------
+
+    async def fork_as_run(
+        self, run_id: str, as_run: str, asked: Asked, edits: dict[str, Any] | None, *, drive: bool = True
+    ) -> RunRow:
+        """A new run that has another one's history, up to a point, as its own. The other one is not touched. Asking
+        twice for the same is one fork."""
+        check_run_id(as_run)
+        engine = self._engine
+        origin = find_run(engine.store, run_id)
+        plan = await asyncio.to_thread(self._think, origin, "fork", asked, edits)
+        existing = engine.store.run(as_run)
+        if existing is None:
+            run_no = await engine.starting.number()
+            commit = await asyncio.to_thread(self._new_run, plan, run_no, as_run)
+            landed = await engine.committer.land(commit)
+            if landed.refusal not in (None, "run_exists"):
+                raise StoreError(f"run {as_run} could not be forked: {landed.detail}")
+            existing = find_run(engine.store, as_run)
+        if existing.input_hash != _request_hash(plan):
+            raise RunExists(f"run {as_run} exists, and it is not this fork of {origin.run_id}. Choose another run id.")
+        if drive:
+            await engine.recovery.go_on_with(existing)
+        return existing
+
+    def _new_run(self, plan: Plan, run_no: int, run_id: str) -> Commit:
+        now = self._engine.clock.now()
+        blank = RunState.new(plan.head.plan, run_no, run_id, now)
+        blank.seq, blank.head_hash = plan.opening.cutoff_seq, plan.history.hash_at(plan.opening.cutoff_seq)
+        draft, base = Draft(blank, now), plan.base(run_no, run_id)
+        base.created_at = now
+        created = _created(plan, base)
+        edits = msgspec.structs.replace(plan.asked.edits, input={})  # its own first event holds it
+        branches.begin(draft, base, plan.opening, plan.branch, edits, created)
+        made = rows.run_row(base, 1, None, created.input_hash, None, run_no)
+        commit = self.opening(made, draft, plan.branch, plan.history.row.run_no)
+        # what the other run waits for is the other's: nothing of it is taken over, so there is nothing to close
+        commit.timers = [timer for timer in rows.timer_rows(base, draft.entries) if timer.status == "set"]
+        commit.create = rows.run_row(base, 1, None, created.input_hash, None, run_no)
+        return commit
+
+
+def _created(plan: Plan, base: RunState) -> ev.RunCreated:
+    """The beginning of a run that was forked: the other's, with its own input, and without a parent that waits."""
+    edits = plan.asked.edits
+    first = next(e.event for e in reversed(plan.line) if type(e.event) is ev.RunCreated)
+    held = next(e for e in plan.line if e.seq == base.fold.input_seq)
+    return msgspec.structs.replace(
+        first,
+        input=msgspec.Raw(_encode(edits.input) if edits.input else held_value(held.event)),
+        input_hash=_request_hash(plan),
+        captured=edits.input_captured if edits.input else base.fold.input_captured,
+        version=plan.branch.version,
+        parent=None,
+        depth=0,
+        actor=plan.asked.actor,
+    )
+
+
+def _request_hash(plan: Plan) -> str:
+    """What a fork was made of, however often it is asked for, and wherever its origin is by then."""
+    asked = plan.asked
+    facts = _encode([plan.history.row.run_id, asked.target, asked.branch, asked.edits])
+    return hashlib.blake2b(facts, digest_size=16).hexdigest()
+
+
+def _plan(history: History, kind: str, asked: Asked) -> Plan:
+    source = history.row.branch if asked.branch is None else asked.branch
+    line = history.line(source)
+    head = history.state(source, line)
+    version = asked.edits.version or history.branch(source).version
+    opening = cutting.choose(kind, asked, line, head, history.plan(version))
+    opening.leave_out(*carried(history.branches, source, opening.parent, line))
+    epochs = [b.key_epoch for b in history.branches.values()]
+    inherits = kind == "retry" or asked.keys == "inherit"
+    key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
+    branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
+    return Plan(history, opening, branch, line, head, asked)
+
+
+def _refuse(row: RunRow, message: MessageRow, refusal: Refusal) -> Commit:
+    return _answer(row, message, {"outcome": "refused", "code": refusal.code, "why": refusal.why})
+
+
+def _answer(row: RunRow, message: MessageRow, verdict: dict[str, Any]) -> Commit:
+    """Nothing but the answer: the run stays as it is, and its lease is given back."""
+    change = RunChange(
+        row.last_seq,
+        row.head_hash,
+        row.status,
+        row.branch,
+        None,
+        row.recoveries,
+        row.started_at,
+        row.finished_at,
+        None,
+    )
+    status: Literal["dead", "consumed"] = "dead" if verdict["outcome"] == "refused" else "consumed"
+    outcome = MessageOutcome(message.message_id, status, _encode(verdict))
+    return Commit(row.run_no, row.token, row.last_seq, change=change, outcomes=[outcome])
+
+
+def _raise_unless_durable(landed: Landed) -> None:
+    if landed.refusal is not None:
+        raise LeaseLost(f"the branch was not opened: {landed.refusal} {landed.detail}")

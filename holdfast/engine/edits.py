@@ -1,0 +1,132 @@
+"""Edits: what a person wants to be different on a new branch, checked like the original.
+
+Owns: JSON in, whole encoded values out, with what rules read of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.history import History
+from holdfast.engine.starting import encode_inputs
+from holdfast.engine.values import held_value
+from holdfast.model import handlers, values
+from holdfast.model.captures import capture, captured, check_size
+from holdfast.model.errors import HoldfastError, InvalidInput, MissingCode
+from holdfast.model.graph import NodePlan, Plan
+from holdfast.model.handlers import RegisteredWorkflow
+from holdfast.model.instances import instance_text
+from holdfast.model.state import RunState
+from holdfast.rules.branches import Edits
+from holdfast.rules.cutting import find
+from holdfast.rules.draft import Refusal
+
+KNOWN = ("input", "vars", "outputs", "answers", "version")
+
+
+def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> Edits:
+    """Check what a caller wants to edit. `input` is a JSON merge patch on the input of the line of history, `vars` and
+    `outputs` give whole values."""
+    ready = Edits()
+    if not edits:
+        return ready
+    unknown = [name for name in edits if name not in KNOWN]
+    if unknown:
+        raise InvalidInput(f"edits know {', '.join(KNOWN)}; not {', '.join(unknown)}")
+    if edits.get("answers"):
+        raise InvalidInput(
+            f"there is no question {next(iter(edits['answers']))} on this line of history to be answered"
+        )
+    ready.version = _version(edits, history)
+    plan = history.plan(ready.version) if ready.version else head.plan
+    workflow = handlers.find_workflow(history.row.workflow)
+    if workflow is None and (edits.keys() & {"input", "vars"}):
+        raise MissingCode(f"edits are checked against the code of workflow {history.row.workflow}; load it first")
+    if workflow is not None and edits.get("input") is not None:
+        ready.input, ready.input_captured = _input(edits["input"], history, head, plan, workflow)
+    if workflow is not None and edits.get("vars"):
+        ready.vars, ready.vars_captured = _vars(edits["vars"], plan, workflow)
+    for name, value in (edits.get("outputs") or {}).items():
+        try:
+            instance = find(name, head, plan)
+        except Refusal as refusal:
+            raise InvalidInput(f"the output of {name} cannot be edited: {refusal.why}") from None
+        text = instance_text(*instance)
+        node = plan.scope_of(instance[1]).nodes[instance[0]]
+        data, ready.outputs_captured[text] = _output(text, value, node)
+        ready.outputs[text] = msgspec.Raw(data)
+    return ready
+
+
+def merge_patch(value: Any, patch: Any) -> Any:
+    """RFC 7396: null removes a field, objects merge, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(value) if isinstance(value, dict) else {}
+    for name, change in patch.items():
+        if change is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), change)
+    return merged
+
+
+def _version(edits: dict[str, Any], history: History) -> int:
+    version = edits.get("version") or 0
+    if not isinstance(version, int):
+        raise InvalidInput(f"a version is a number, not {version!r}")
+    if version:
+        history.plan(version)
+    return version
+
+
+def _input(
+    patch: Any, history: History, head: RunState, plan: Plan, workflow: RegisteredWorkflow
+) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
+    if not isinstance(patch, dict):
+        raise InvalidInput(f"the edited input is an object with inputs by name, not {patch!r}")
+    entry = next(e for e in history.entries if e.seq == head.fold.input_seq)
+    merged = merge_patch(msgspec.json.decode(held_value(entry.event)), patch)
+    _, parts = encode_inputs(workflow, merged)
+    plain = {name: msgspec.json.decode(data) for name, data in parts.items()}
+    found = {f"{name}:{key}": capture(plain[name], keys, wanted) for name, (key, keys, wanted) in plan.input_captures}
+    check_size(found, "the input")
+    return {name: msgspec.Raw(data) for name, data in parts.items()}, found
+
+
+def _vars(
+    given: dict[str, Any], plan: Plan, workflow: RegisteredWorkflow
+) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
+    ready: dict[str, msgspec.Raw] = {}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in plan.definition.variables:
+            raise InvalidInput(
+                f"variable {name} is not declared; declared: {', '.join(plan.definition.variables) or 'none'}"
+            )
+        data = _check(value, workflow.variables.get(name, Any), f"variable {name}")
+        ready[name] = msgspec.Raw(data)
+        of_one = captured(data, plan.var_captures.get(name, ()), f"variable {name}")
+        found |= {f"{name}:{key}": part for key, part in of_one.items()}
+    return ready, found
+
+
+def _output(text: str, value: Any, node: NodePlan) -> tuple[bytes, dict[str, Any]]:
+    what = f"the output of {text}"
+    if node.definition.kind == "map":
+        data = _check(value, list[Any], what)
+    else:
+        handler = handlers.find(node.definition.uses) if node.body is None else None
+        data = _check(value, Any if handler is None else handler.returns, what)
+    return data, captured(data, node.captures, what)
+
+
+def _check(value: Any, annotation: Any, what: str) -> bytes:
+    try:
+        data = values.encode(value, annotation, what=what)
+        values.decoder(annotation)(data)
+    except HoldfastError as e:
+        raise InvalidInput(e.message if what in e.message else f"{what}: {e.message}") from None
+    return data

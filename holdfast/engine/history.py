@@ -1,0 +1,62 @@
+"""History: a run's journal, read whole, with its branches.
+
+Owns: the one way from stored events to a line of history and the state it comes to.
+Never: is needed to go on with a run (its rows are enough); only to branch, recover, check and look back.
+"""
+
+from __future__ import annotations
+
+from holdfast.engine.versions import Versions
+from holdfast.model import events as ev
+from holdfast.model import lineage
+from holdfast.model.errors import CorruptJournal, InvalidInput
+from holdfast.model.graph import Plan
+from holdfast.model.lineage import Branch
+from holdfast.model.state import RunState
+from holdfast.store.api import EventRow, RunRow, Store
+
+
+def entry_of(row: EventRow) -> ev.Entry:
+    """A stored event, decoded."""
+    return ev.Entry(row.seq, row.at, ev.decode(row.type, row.data), row.node, row.path, row.visit, row.branch)
+
+
+class History:
+    """Everything that happened to one run, on all its branches."""
+
+    def __init__(self, store: Store, versions: Versions, row: RunRow) -> None:
+        self.row = row
+        self._versions = versions
+        self.rows = store.events(row.run_no)
+        self.entries = [entry_of(event) for event in self.rows]
+        self.branches: dict[int, Branch] = lineage.branches_of(self.entries)
+        if row.branch not in self.branches:
+            raise CorruptJournal(f"run {row.run_id} is on branch {row.branch}, of which its journal knows nothing")
+
+    def plan(self, version: int) -> Plan:
+        return self._versions.numbered(self.row.workflow, version)
+
+    def plan_of(self, branch: int) -> Plan:
+        return self.plan(self.branch(branch).version)
+
+    def branch(self, branch: int) -> Branch:
+        found = self.branches.get(branch)
+        if found is None:
+            there = ", ".join(map(str, self.branches))
+            raise InvalidInput(f"run {self.row.run_id} has no branch {branch}; it has {there}")
+        return found
+
+    def line(self, branch: int) -> list[ev.Entry]:
+        """The events of a branch's line of history."""
+        self.branch(branch)
+        return lineage.lineage(self.entries, branch, self.plan)
+
+    def state(self, branch: int, line: list[ev.Entry] | None = None) -> RunState:
+        """What a branch came to; `changed` lists every instance of it."""
+        row = self.row
+        found = lineage.fold(self.plan_of(branch), row.run_no, row.run_id, self.line(branch) if line is None else line)
+        found.branch = branch
+        return found
+
+    def hash_at(self, seq: int) -> bytes:
+        return next(row.hash for row in self.rows if row.seq == seq)

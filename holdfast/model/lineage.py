@@ -1,0 +1,262 @@
+"""Lineage: the line of history that a branch means.
+
+Owns: which events of a journal belong to a branch (its parent's lineage up to the cut-off, less what it drops, less the
+ends of what it reopens, then its own), and folding them into a state.
+Never: opens a branch (rules/branches.py), reads the store.
+Invariants: no event is copied or changed; two branches share what lies before their cut-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model.errors import CorruptJournal
+from holdfast.model.evolve import evolve
+from holdfast.model.graph import NodePlan, Plan, ScopePlan
+from holdfast.model.instances import parse_instance
+from holdfast.model.state import Key, RunState
+
+ROOT_BRANCH = 1
+UNDO = "~undo"
+Instance = tuple[str, str, int]
+"""(node, path, visit)"""
+Around = tuple[ScopePlan, str, NodePlan | None, int]
+"""A scope, its path, the map or loop it belongs to, item or round."""
+_K = TypeVar("_K")
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """One line of history of a run."""
+
+    branch: int
+    parent: int | None = None
+    cutoff_seq: int = 0
+    key_epoch: int = 1
+    reason: str = "start"
+    dropped: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+    version: int = 0
+    actor: str = ""
+    at: int = 0
+
+
+def branches_of(entries: Iterable[ev.Entry]) -> dict[int, Branch]:
+    """Every branch that a journal tells of; `version` is the one that each runs under."""
+    found: dict[int, Branch] = {}
+    for entry in entries:
+        e = entry.event
+        if type(e) is ev.RunCreated and not found:
+            found[entry.branch] = Branch(entry.branch, version=e.version, at=entry.at, actor=e.actor)
+        elif type(e) is ev.BranchOpened:
+            version = e.version or (found[e.parent].version if e.parent in found else 0)
+            cut = (e.branch, e.parent, e.cutoff_seq, e.key_epoch, e.reason, e.dropped, e.reopened)
+            found[e.branch] = Branch(*cut, version, e.actor, entry.at)
+    return found
+
+
+def ancestry(branches: dict[int, Branch], branch: int) -> list[Branch]:
+    """A branch and those that it descends from, the root first."""
+    line: list[Branch] = []
+    here: int | None = branch
+    while here is not None:
+        found = branches.get(here)
+        if found is None or (found.parent is not None and found.parent >= here):  # a forged one would never end
+            raise CorruptJournal(f"branch {branch} does not descend from the first one")
+        line.append(found)
+        here = found.parent
+    return line[::-1]
+
+
+def lineage(entries: Sequence[ev.Entry], branch: int, plan_of: Callable[[int], Plan]) -> list[ev.Entry]:
+    """The events of a branch's line of history, in order. `plan_of` gives the plan of a version."""
+    own: dict[int, list[ev.Entry]] = {}
+    for entry in entries:
+        own.setdefault(entry.branch, []).append(entry)
+    line: list[ev.Entry] = []
+    for here in ancestry(branches_of(entries), branch):
+        if here.parent is not None:
+            line = inherited(line, here, plan_of(here.version))
+        line += own.get(here.branch, [])
+    return line
+
+
+def inherited(line: Sequence[ev.Entry], branch: Branch, plan: Plan) -> list[ev.Entry]:
+    """What a branch takes over of its parent's lineage."""
+    kept = [entry for entry in line if entry.seq <= branch.cutoff_seq]
+    if not branch.dropped and not branch.reopened:
+        return kept
+    reopened = [parse_instance(text) for text in branch.reopened]
+    dropped = Dropped(plan, [parse_instance(text) for text in branch.dropped], kept, reopened)
+    goes_on = set(reopened)
+    return [e for e in kept if not dropped.covers(e) and not _is_end_of(e, goes_on, dropped)]
+
+
+def carried(
+    branches: dict[int, Branch], source: int, parent: int, line: Sequence[ev.Entry]
+) -> tuple[list[str], list[str]]:
+    """What a branch that is cut from the lineage `line` of `source` has to drop and reopen because `source` did. A
+    branch's parent is the one that holds its last inherited event; where that is an ancestor of `source`, those between
+    the two had left something out, and it stays out."""
+    dropped: list[str] = []
+    reopened: list[str] = []
+    begun = {(entry.node, entry.path, entry.visit) for entry in line}
+    for between in ancestry(branches, source)[::-1]:
+        if between.branch == parent:
+            break
+        dropped = [*between.dropped, *dropped]
+        reopened = [*(text for text in between.reopened if parse_instance(text) in begun), *reopened]
+    return dropped, reopened
+
+
+def fold(plan: Plan, run_no: int, run_id: str, line: Sequence[ev.Entry]) -> RunState:
+    """The state that a line of history comes to. `changed` lists every instance there is or was."""
+    state = RunState.new(plan, run_no, run_id, line[0].at if line else 0)
+    for entry in line:
+        if type(entry.event) is ev.RunCreated:
+            state.created_at = entry.at
+        evolve(state, entry)
+    return state
+
+
+class Dropped:
+    """The instances that a branch drops: the given ones and everything downstream of them by data, condition, order or
+    path. A map or loop around one of them is not dropped, but it has not ended any more."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        roots: Sequence[Instance],
+        line: Sequence[ev.Entry],
+        reopened: Sequence[Instance] = (),
+    ) -> None:
+        self._since: dict[Key, int] = {}
+        """Instances that are dropped, with the event from which on (another visit may have come before)."""
+        self._inside: dict[str, int] = {}
+        """Paths whose instances are dropped, likewise."""
+        self._later_rounds: list[tuple[str, int, int]] = []
+        """(prefix, round, since): rounds of a loop behind this one."""
+        self.unended: dict[Key, int] = {}
+        """Maps and loops around a dropped instance, and completed ones around one that goes on."""
+        self._waits: dict[str, Key] = {}
+        completed: set[Key] = set()
+        for entry in line:
+            if entry.node is None or entry.path is None:
+                continue
+            if type(entry.event) is ev.WaitOpened:
+                self._waits[entry.event.wait_id] = (entry.node, entry.path)
+            elif type(entry.event) is ev.NodeCompleted:
+                completed.add((entry.node, entry.path))
+        for root in roots:
+            self._drop(plan, root, line)
+        for _, path, _ in reopened:
+            # an item of a map that collects its errors: the map had ended all the same
+            self._drop_around(scopes_around(plan, path), 0, completed)
+
+    def _drop(self, plan: Plan, root: Instance, line: Sequence[ev.Entry]) -> None:
+        node, path, visit = root
+        since = 0
+        if visit > 1:
+            begun = next((e.seq for e in line if (e.node, e.path, e.visit) == root), None)
+            if begun is None:
+                return  # it began behind the cut
+            since = begun
+        around = scopes_around(plan, path)
+        scope, scope_path = around[-1][0], around[-1][1]
+        if node not in scope.nodes:  # another version does not know it any more
+            self._add(self._since, (node, path), since)
+            self._add(self._inside, f"{path}{node}.", since)
+            return
+        self._drop_names(scope, scope_path, scope.downstream(node), since)
+        self._drop_around(around, since, None)
+
+    def _drop_around(self, around: list[Around], since: int, only: set[Key] | None) -> None:
+        """What lies behind the maps and loops around an instance; with `only`, those of them that are in it."""
+        for (_, inner, owner, key), (outer, outer_path, _, _) in zip(around[:0:-1], around[-2::-1], strict=True):
+            assert owner is not None
+            owner_key = (owner.id, owner.path(outer_path))
+            if only is not None and owner_key not in only:
+                continue
+            self._add(self.unended, owner_key, since)
+            if owner.definition.kind == "loop":
+                self._later_rounds.append((inner[: -len(f"{key}.")], key, since))
+            self._drop_names(outer, outer_path, outer.downstream(owner.id) - {owner.id}, since)
+
+    def _drop_names(self, scope: ScopePlan, scope_path: str, names: set[str], since: int) -> None:
+        for name in names:
+            plan = scope.nodes[name]
+            path = plan.path(scope_path)
+            self._add(self._since, (name, path), since)
+            if plan.body is not None:
+                self._add(self._inside, f"{path}{name}.", since)
+
+    @staticmethod
+    def _add(known: dict[_K, int], key: _K, since: int) -> None:
+        known[key] = min(since, known.get(key, since))
+
+    def covers(self, entry: ev.Entry) -> bool:
+        """Whether an event is dropped."""
+        if entry.node is not None and entry.path is not None:
+            return self.has(entry.node, entry.path, entry.seq)
+        if type(entry.event) is not ev.WaitClosed or entry.event.wait_id not in self._waits:
+            return False
+        return self.has(*self._waits[entry.event.wait_id], entry.seq)
+
+    def has(self, node: str, path: str, seq: int) -> bool:
+        """Whether what an instance did at `seq` is dropped."""
+        if node.endswith(UNDO):
+            return True
+        since = self._since.get((node, path))
+        if since is not None and seq >= since:
+            return True
+        if path == "." or not (self._inside or self._later_rounds):
+            return False
+        if any(path.startswith(prefix) and seq >= since for prefix, since in self._inside.items()):
+            return True
+        return any(
+            path.startswith(prefix) and int(path[len(prefix) :].split(".", 1)[0]) > key and seq >= since
+            for prefix, key, since in self._later_rounds
+        )
+
+    def instance_of(self, wait_id: str) -> Key | None:
+        return self._waits.get(wait_id)
+
+
+def _is_end_of(entry: ev.Entry, reopened: set[Instance], dropped: Dropped) -> bool:
+    """Whether an event ended an instance that goes on: one that is reopened, or a map or loop around a dropped one."""
+    e = entry.event
+    kind = type(e)
+    if kind is ev.WaitClosed and e.outcome == "cancelled":
+        key = dropped.instance_of(e.wait_id)
+        return key is not None and any((node, path) == key for node, path, _ in reopened)
+    if kind not in _ENDS or (kind is ev.NodeFailed and e.retryable) or entry.node is None or entry.path is None:
+        return False
+    since = dropped.unended.get((entry.node, entry.path))
+    if since is not None and entry.seq >= since:
+        return True
+    return kind is not ev.NodeCompleted and (entry.node, entry.path, entry.visit) in reopened
+
+
+_ENDS = frozenset({ev.NodeFailed, ev.NodeCancelled, ev.NodeCompleted, ev.ScopeClosed})
+
+
+def scopes_around(plan: Plan, path: str) -> list[Around]:
+    """The scopes that a path lies in, from the workflow to the innermost."""
+    scope, here = plan.root, "."
+    found: list[Around] = [(scope, here, None, 0)]
+    segments = path.strip(".").split(".") if path != "." else []
+    for name, key in zip(segments[::2], segments[1::2], strict=True):
+        owner = scope.nodes.get(name)
+        here = f"{here}{name}.{key}."
+        if owner is not None and owner.body is not None and key.isdigit():
+            scope = owner.body
+            found.append((scope, here, owner, int(key)))
+    return found
+
+
+def is_in(ancestors: Sequence[tuple[int, int]], current: int, branch: int, seq: int) -> bool:
+    """Whether an event lies on a line of history, by its branch alone."""
+    return branch == current or any(branch == b and seq <= last for b, last in ancestors)

@@ -1,0 +1,220 @@
+"""Branches: how a line of history is left, and how the next one begins.
+
+Owns: what a request for another branch says, what it comes to, and the events of the one commit that leaves a branch
+and opens another.
+Never: chooses where it is cut (cutting.py), reads the journal (the engine hands over the state at the cut), starts
+bodies: whoever takes the run over next does what follows, as after a crash.
+Invariants: what was completed and is not dropped never runs again. Nothing is deleted from the journal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model.graph import NodePlan
+from holdfast.model.instances import parse_instance
+from holdfast.model.lineage import Branch, scopes_around
+from holdfast.model.references import ABSENT, availability, lookup
+from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState, retry_timer
+from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.rules import nodes, runs, scopes
+from holdfast.rules.draft import Draft, Refusal
+
+REQUESTS = {"fork": ev.ForkRequested, "jump": ev.JumpRequested, "retry": ev.RetryRequested}
+
+
+class Edits(msgspec.Struct, omit_defaults=True):
+    """What is different on the new branch: whole values, checked by whoever asked, each with what rules read of it."""
+
+    input: dict[str, msgspec.Raw] = {}
+    """All inputs by name; empty: as they were."""
+    input_captured: dict[str, Any] = {}
+    vars: dict[str, msgspec.Raw] = {}
+    vars_captured: dict[str, Any] = {}
+    outputs: dict[str, msgspec.Raw] = {}
+    outputs_captured: dict[str, dict[str, Any]] = {}
+    version: int = 0
+
+
+class Asked(msgspec.Struct, omit_defaults=True):
+    """A request to go on from elsewhere: the payload of `fork`, `jump` and `retry`."""
+
+    target: str | int | None = None
+    """An instance, a seq (fork), or `start`; None: the end (fork), whatever failed (retry)."""
+    branch: int | None = None
+    """Which line of history it means; None: the current one."""
+    edits: Edits = msgspec.field(default_factory=Edits)
+    keys: str = "renew"
+    """`renew` or `inherit`: whether effects that repeat get new idempotency keys (a retry always inherits)."""
+    actor: str = ""
+
+
+class Opening(msgspec.Struct):
+    """What a request comes to."""
+
+    parent: int
+    cutoff_seq: int
+    reason: str
+    target: str
+    dropped: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Nodes that a jump forward passes over."""
+    enter: str = ""
+    """The node that a jump forward enters."""
+    reruns_all: bool = False
+    """Bodies that were running at the cut run again, whatever their `on_crash` says: somebody wants them to."""
+
+    def leave_out(self, dropped: list[str], reopened: list[str]) -> None:
+        """What the line of history that is left had left out already stays out."""
+        self.dropped = tuple(dict.fromkeys((*dropped, *self.dropped)))
+        self.reopened = tuple(t for t in dict.fromkeys((*reopened, *self.reopened)) if t not in self.dropped)
+
+    def as_branch(self, branch: int, key_epoch: int, version: int, actor: str) -> Branch:
+        cut = (branch, self.parent, self.cutoff_seq, key_epoch, self.reason, self.dropped, self.reopened)
+        return Branch(*cut, version, actor)
+
+
+class Preview(msgspec.Struct, omit_defaults=True):
+    """What a branch would reuse and do again, before it is opened."""
+
+    branch: int
+    parent: int
+    cutoff_seq: int
+    key_epoch: int
+    reused: list[str] = []
+    runs_again: list[str] = []
+    repeats: list[str] = []
+    """Of those, the ones that were started before: their effects happen again."""
+    same_keys: bool = False
+    """Whether they happen again under the idempotency keys that they had."""
+    skipped: list[str] = []
+    """Nodes that a jump forward passes over."""
+
+
+# --- the commit ------------------------------------------------------------------------------------------------
+
+
+def leave(d: Draft, base: RunState, request: Any) -> None:
+    """The last events of the old branch: what the new one does not take over is closed as superseded."""
+    state = d.state
+    for wait in list(state.waits.values()):
+        if base.waits.get(wait.wait_id) != wait:
+            scopes.close_silently(d, wait.wait_id, state.nodes.get((wait.node, wait.path)), "superseded")
+    for timer, due_at in list(state.timers.items()):
+        if base.timers.get(timer) != due_at:
+            d.emit(ev.TimerCancelled(timer))
+    d.emit(request)
+
+
+def begin(
+    d: Draft, base: RunState, opening: Opening, branch: Branch, edits: Edits, created: ev.RunCreated | None = None
+) -> None:
+    """The first events of the new branch (of a new run, with `created`). The run is left for whoever takes it over,
+    with nothing running."""
+    before, phases = d.state, dict(base.fold.phases)
+    d.go_on_from(base, branch.branch)
+    if created is not None:
+        d.emit(created)
+    d.emit(
+        ev.BranchOpened(
+            branch.branch,
+            branch.parent or 0,
+            branch.cutoff_seq,
+            branch.key_epoch,
+            branch.reason,
+            branch.dropped,
+            branch.reopened,
+            branch.version,
+            branch.actor,
+        )
+    )
+    for phase, word in base.fold.phases.items():
+        if word == "completed" and phases.get(phase) != word:  # the cut lies between its last node and its end
+            d.emit(ev.PhaseCompleted(phase))
+    _edit(d, edits, branch.actor)
+    for wait in list(base.waits.values()):
+        if before.waits.get(wait.wait_id) != wait:  # it was closed behind the cut: who asked asks again
+            d.emit(ev.WaitClosed(wait.wait_id, "superseded"), base.nodes.get((wait.node, wait.path)))
+    for timer, due_at in list(base.timers.items()):
+        if before.timers.get(timer) != due_at or not _is_wanted(base, timer):
+            d.emit(ev.TimerCancelled(timer))
+    reopened = {parse_instance(text)[:2] for text in opening.reopened}
+    for ns in list(base.nodes.values()):
+        if ns.plan.body is None and _runs_again(ns, opening, reopened):
+            d.emit(ev.NodeScheduled(ns.attempt + 1), ns)
+    for name in opening.skipped:
+        d.emit(ev.NodeSkipped("jump", opening.enter), base.instance(name, base.plan.root.nodes[name].path(".")))
+    if opening.enter:
+        _enter(d, opening.enter)
+    if base.status is not RunStatus.CREATED:  # else it is set when the run begins
+        runs.create(d)
+
+
+def _is_wanted(base: RunState, timer: str) -> bool:
+    if timer == RUN_TIMEOUT or timer in base.waits:
+        return True
+    return any(ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == timer for ns in base.nodes.values())
+
+
+def _runs_again(ns: NodeState, opening: Opening, reopened: set[tuple[str, str]]) -> bool:
+    if ns.status is NodeStatus.FAILED:  # the cut lies between a failure and the next attempt
+        return ns.node in ns.scope.unsettled
+    rerun = opening.reruns_all or ns.key in reopened or ns.plan.definition.on_crash == "rerun"
+    return ns.status is NodeStatus.RUNNING and rerun
+
+
+def _enter(d: Draft, node: str) -> None:
+    """A jump forward enters its target whatever its condition says; its data must be there."""
+    plan = d.state.plan.root.nodes[node]
+    missing = _missing(d.state, plan)
+    if missing:
+        shown = ", ".join(f'"{name}": …' for name in missing)
+        raise Refusal(
+            "no_data",
+            f"{node} needs the output of {' and '.join(missing)}, which the jump passes over: give it as edits, "
+            f'{{"outputs": {{{shown}}}}}',
+        )
+    nodes.enter_node(d, d.state.instance(node, plan.path(".")))
+
+
+def _missing(state: RunState, plan: NodePlan) -> list[str]:
+    """The top-level nodes whose outputs a node needs, and that have none."""
+    scope = state.scopes["."]
+    if plan.lazy:  # its data chooses between nodes
+        found = [availability(state, scope, expr) for expr in nodes.data_of(plan)]
+        return list(dict.fromkeys(cause or plan.id for what, cause in found if what is ABSENT))
+    needed = [(name, lookup(state, scope, name)) for name in plan.data_nodes]
+    return [name for name, ns in needed if ns is None or ns.status is not NodeStatus.COMPLETED]
+
+
+def _edit(d: Draft, edits: Edits, actor: str) -> None:
+    if edits.input:
+        d.emit(ev.InputEdited(msgspec.Raw(msgspec.json.encode(edits.input)), edits.input_captured, actor))
+    if edits.vars:
+        d.emit(ev.VariablesSet(edits.vars, edits.vars_captured, actor))
+    for text, value in edits.outputs.items():
+        ns = _editable(d.state, text)
+        for wait_id in ns.waits:
+            scopes.close_silently(d, wait_id, ns, "superseded")
+        d.emit(ev.OutputEdited(value, edits.outputs_captured.get(text, {}), actor), ns)
+
+
+def _editable(state: RunState, text: str) -> NodeState:
+    """The instance whose output a person gives: one that has completed, was skipped, or will not have to run now."""
+    node, path, _ = parse_instance(text)
+    ns = state.nodes.get((node, path))
+    if ns is None and scopes_around(state.plan, path)[-1][2] is None:
+        ns = state.instance(node, path)
+    if ns is None:
+        raise Refusal(
+            "closed", f"the map or loop around {text} has ended, or has not come to it: edit the output of that one"
+        )
+    if ns.status is NodeStatus.FAILED:
+        raise Refusal("failed", f"{text} has failed on this line of history: retry it, or fork at it, with this output")
+    if ns.plan.body is not None and not ns.settled and ns.status is not NodeStatus.PENDING:
+        raise Refusal("under_way", f"{text} is under way: fork at it, with this output")
+    return ns

@@ -1,0 +1,177 @@
+"""The catalogue: states in which a run's rows and its journal tell different stories, and where each is cut.
+
+Owns: telling the cases apart (A1 to E2), and for each the last stable event, from which the run goes on.
+Never: repairs anything (engine/catalogue.py opens the branch), reads the store.
+Rule: the journal is right. A run that only was interrupted is none of these: it is resumed, and nothing is forked.
+
+| case | the rows say | the journal says | it goes on |
+|---|---|---|---|
+| A1 | suspended | nothing is waited for | behind the last completion or answer |
+| A2 | running | the run waits | at the start of the node that waits, which asks again |
+| A3 | running | every node has settled, the run has no end | behind the last completion; only its end is written |
+| A4 | running | a node failed and nothing followed | with another attempt if its policy has one, else the run fails |
+| A5 | completed | the run has no end | as A3 |
+| D2 | on the old branch | a jump was asked for, no branch was opened | before the request; it can be asked again |
+| E2 | a version that is not in the store | | under the version that the run began with |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model.instances import instance_text
+from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.rules.branches import REQUESTS, Opening
+
+ANSWERED = frozenset({"superseded", "cancelled"})
+"""Ways in which a wait ends without an answer."""
+
+
+class Finding(msgspec.Struct):
+    """A case of the catalogue, and how the run goes on."""
+
+    case: str
+    what: str
+    opening: Opening
+    failed: tuple[str, str, ev.ErrorInfo] | None = None
+    """A4: the node, its path and the error that the run fails with."""
+
+
+class NothingStable(Exception):
+    """The run never got anywhere: there is no event to go on from."""
+
+
+def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify: bool = False) -> Finding | None:
+    """The case that a run is, or None when its rows' status and its journal agree. `truth` is the fold of `line`."""
+    request = line[-1].event
+    if type(request) in REQUESTS.values():
+        return _unopened(request, line)
+    if status in RUN_TERMINAL:
+        return None if truth.status in RUN_TERMINAL else _unended("A5", status, line, truth, reverify)
+    if truth.status in RUN_TERMINAL:
+        return None  # the rows are behind, and nothing is left to do: they are rebuilt
+    torn = _torn_failure(line, truth)
+    if torn is not None:
+        return _failed(torn, line)
+    if status == RunStatus.SUSPENDED:
+        if truth.waits or any(timer != RUN_TIMEOUT for timer in truth.timers):
+            return None  # B1, B2: it waits, for as long as it takes
+        if _is_done(truth):
+            return _unended("A1", status, line, truth, reverify=False)
+        return _stale("A1", "it is shown as waiting, and nothing is waited for", line)
+    if _is_done(truth):
+        return _unended("A3", status, line, truth, reverify)
+    if status == RunStatus.RUNNING and truth.status is RunStatus.SUSPENDED and truth.waits:
+        return _asking(line, truth)
+    return None  # C1, C2: it was interrupted, which is what resuming is for
+
+
+def _is_done(truth: RunState) -> bool:
+    if truth.fold.closing or truth.scopes["."].unsettled:
+        return False
+    return all(ns.settled for ns in truth.nodes.values())
+
+
+def _stale(case: str, what: str, line: Sequence[ev.Entry]) -> Finding:
+    """The later of the last completion and the last answer: nobody is asked twice."""
+    for entry in reversed(line):
+        e = entry.event
+        if type(e) is ev.NodeCompleted or (type(e) is ev.WaitClosed and e.outcome not in ANSWERED):
+            return Finding(case, what, _cut(entry))
+    raise NothingStable
+
+
+def _asking(line: Sequence[ev.Entry], truth: RunState) -> Finding:
+    """Back to the start of the node that waits. What others completed meanwhile stays."""
+    wait = max(truth.waits.values(), key=lambda w: w.since)
+    index = max(
+        i for i, e in enumerate(line) if type(e.event) is ev.NodeStarted and (e.node, e.path) == (wait.node, wait.path)
+    )
+    what = f"it is shown as running, and {instance_text(wait.node, wait.path)} waits for an answer"
+    others = [e for e in line[index + 1 :] if type(e.event) is ev.NodeCompleted]
+    if not others:
+        return Finding("A2", what, _cut(line[index]))
+    opening = _cut(line[-1])
+    opening.dropped = (instance_text(wait.node, wait.path, wait.visit),)
+    return Finding("A2", what, opening)
+
+
+def _unended(case: str, status: str, line: Sequence[ev.Entry], truth: RunState, reverify: bool) -> Finding:
+    """Behind the last completion: no effect happens again, only what is missing is written."""
+    completed = [entry for entry in line if type(entry.event) is ev.NodeCompleted and entry.node is not None]
+    if not completed:
+        raise NothingStable
+    last = completed[-1]
+    opening = _cut(last)
+    what = f"it is shown as {status}, and its journal has no end"
+    if _is_done(truth):
+        what = f"it is shown as {status}, every node has settled, and its journal has no end"
+    if reverify:
+        assert last.node is not None
+        opening.dropped = (instance_text(last.node, last.path or ".", last.visit),)
+    return Finding(case, what, opening)
+
+
+def _torn_failure(line: Sequence[ev.Entry], truth: RunState) -> NodeState | None:
+    """A node that failed, and what its failure leads to was not written."""
+    last = line[-1]
+    if type(last.event) is not ev.NodeFailed or last.node is None or last.path is None:
+        return None
+    ns = truth.nodes.get((last.node, last.path))
+    if last.event.retryable:
+        return ns
+    # while others run, or are being stopped, nothing more has to follow
+    at_work = any(not other.settled and other.plan.body is None for other in truth.nodes.values())
+    return None if at_work else ns
+
+
+def _failed(ns: NodeState, line: Sequence[ev.Entry]) -> Finding:
+    failure = line[-1].event
+    text = instance_text(ns.node, ns.path)
+    if failure.retryable:
+        return Finding("A4", f"{text} failed and was to be tried again, and nothing followed", _cut(line[-1]))
+    if len(line) < 2:
+        raise NothingStable
+    found = Finding("A4", f"{text} failed for good, and the run did not hear of it", _cut(line[-2]))
+    found.failed = (ns.node, ns.path, failure.error)
+    return found
+
+
+def _unopened(request: ev.ForkRequested | ev.JumpRequested | ev.RetryRequested, line: Sequence[ev.Entry]) -> Finding:
+    asked = type(request).__name__.removesuffix("Requested").lower()
+    if len(line) < 2:
+        raise NothingStable
+    what = f"a {asked} to {request.target} was asked for, and branch {request.new_branch} was never opened"
+    return Finding("D2", what, _cut(line[-2]))
+
+
+def other_version(line: Sequence[ev.Entry], version: int) -> Finding:
+    """E2: the run goes on under the version that it began with."""
+    what = f"its version {version} is not in the store; it goes on under the one that it began with"
+    return Finding("E2", what, _cut(line[-1]))
+
+
+def _cut(entry: ev.Entry) -> Opening:
+    return Opening(entry.branch, entry.seq, "recovery", str(entry.seq))
+
+
+def looks_odd(row_status: str, state: RunState, last_type: str) -> bool:
+    """Whether a run's rows, and the type of its last event, give reason to read its whole journal."""
+    if last_type in {t.__name__ for t in REQUESTS.values()}:
+        return True
+    if row_status in RUN_TERMINAL:
+        return last_type not in ("RunCompleted", "RunFailed", "RunCancelled")
+    if last_type == "NodeFailed":
+        return True
+    if row_status == RunStatus.SUSPENDED:
+        return not state.waits and not any(timer != RUN_TIMEOUT for timer in state.timers)
+    return row_status == RunStatus.RUNNING and _all_wait(state)
+
+
+def _all_wait(state: RunState) -> bool:
+    bodies = [ns for ns in state.nodes.values() if not ns.settled and ns.plan.body is None]
+    return bool(bodies) and all(ns.status is NodeStatus.SUSPENDED and ns.waits for ns in bodies)

@@ -1,0 +1,397 @@
+"""Cutting: where a new line of history leaves the old one.
+
+Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused; and saying so
+before anything is done.
+Never: writes an event (branches.py), reads the journal: it is handed over, folded.
+Invariants: what was completed and is not downstream of something dropped stays completed, whenever it completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.model import events as ev
+from holdfast.model.expressions import nodes_of
+from holdfast.model.graph import Plan
+from holdfast.model.instances import instance_text, parse_instance
+from holdfast.model.lineage import UNDO, Branch, Dropped, Instance, fold, inherited, scopes_around
+from holdfast.model.state import NodeState, RunState
+from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
+from holdfast.rules import tickets
+from holdfast.rules.branches import Asked, Edits, Opening, Preview
+from holdfast.rules.draft import Refusal
+
+START = "start"
+TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
+LISTED = 20
+"""Instances that an error lists; a map can have any number."""
+
+
+def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    """Where a request cuts a line of history, of which `head` is the fold, and what it drops. `plan` is the version
+    that the branch will run under. Raises Refusal when the request makes no sense for this run."""
+    match kind:
+        case "retry":
+            opening = _retry(asked.target, line, head)
+        case "jump":
+            opening = _jump(asked.target, asked.edits, line, head, plan)
+        case _:
+            opening = _fork(asked.target, line, head, plan)
+    if plan is not head.plan:
+        opening.dropped = tuple(dict.fromkeys((*opening.dropped, *_not_kept(head, plan))))
+    return opening
+
+
+# --- fork --------------------------------------------------------------------------------------------------------
+
+
+def _fork(target: str | int | None, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    if target is None:
+        _refuse_undone(head)
+        opening = _cut("fork", "end", line, end_of(line))
+        _reopen(opening, failed(line, head), line, head)
+        return opening
+    if target == START:
+        return _cut("fork", START, line, 0)
+    if isinstance(target, int):
+        return _fork_at(target, line, head)
+    found = find(target, head, plan)
+    if not _has_begun(found, head):
+        raise Refusal(
+            "not_begun",
+            f"{target} has not begun on this line of history: fork at its end (say no place), or jump to {target}",
+        )
+    return _back("fork", found, line, head)
+
+
+def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
+    """Behind one event. Bodies that were at work then run again, whatever became of them later."""
+    index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
+    if index is None:
+        raise Refusal("unknown_event", f"event {seq} is not on this line of history; `holdfast events` lists it")
+    index, last = min(index, end_of(line)), -1
+    while index != last:  # what is completed by one event may be what another one began
+        last, base = index, fold(head.plan, head.run_no, head.run_id, line[: index + 1])
+        index = max([index, *_unfinished_steps(line, index, base)])
+    if base.fold.closing:
+        raise Refusal(
+            "ending", f"the run was already ending at event {seq}; fork before its failure or cancellation, or retry it"
+        )
+    opening = _cut("fork", str(seq), line, index)
+    opening.reruns_all = True
+    return opening
+
+
+def _unfinished_steps(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
+    """What is said in several events of one commit is not cut in two where nobody could say the rest again: the end of
+    a round and the end of its loop, a failure and that of the maps and loops around it, an end and its ticket."""
+    for ns in base.nodes.values():
+        between = ns.counters is not None and len(ns.counters.done) == ns.counters.opened
+        if ns.plan.definition.kind == "loop" and ns.status is NodeStatus.RUNNING and between:
+            inside = f"{ns.path}{ns.node}."
+            said = (e for e in line[index + 1 :] if (e.path or "").startswith(inside) or (e.node, e.path) == ns.key)
+            following = next(said, None)
+            if following is not None and following.node == ns.node:  # its end, not another round
+                yield next(i for i in range(index + 1, len(line)) if _ends(line[i], ns))
+    e = line[index].event
+    if type(e) is ev.NodeFailed and not e.retryable and not e.closes:
+        yield from _failed_around(line, index)
+    if index + 1 < len(line) and type(line[index + 1].event) is ev.TicketRaised:
+        yield index + 1
+
+
+def _ends(entry: ev.Entry, ns: NodeState) -> bool:
+    return type(entry.event) in (ev.NodeCompleted, ev.NodeFailed) and (entry.node, entry.path) == ns.key
+
+
+def _failed_around(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
+    for i in range(index + 1, len(line)):
+        match line[i].event:
+            case ev.ScopeClosed(outcome="failed") | ev.NodeCancelled(reason="sibling failed"):
+                pass
+            case ev.TimerCancelled() | ev.WaitClosed(outcome="cancelled"):
+                pass
+            case ev.NodeFailed(retryable=False) if _is_around(line[i], line[index]):
+                yield i
+            case _:
+                return
+
+
+def _is_around(owner: ev.Entry, inside: ev.Entry) -> bool:
+    return (inside.path or "").startswith(f"{owner.path}{owner.node}.")
+
+
+# --- jump --------------------------------------------------------------------------------------------------------
+
+
+def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    if not isinstance(target, str):
+        raise Refusal("no_target", "say which node to jump to")
+    found = find(target, head, plan)
+    if _has_begun(found, head):
+        return _back("jump", found, line, head)
+    node, path, _ = found
+    if node not in plan.root.nodes or path != plan.root.nodes[node].path("."):
+        raise Refusal("inside", f"{target} has not begun, and only nodes outside maps and loops can be jumped to")
+    return _forward(node, edits, line, head, plan)
+
+
+def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    """Whatever the target waits for and that is not there is passed over; everything else goes on."""
+    _refuse_undone(head)
+    there = {ns.node: ns for ns in head.nodes.values() if ns.scope.owner is None}
+    given = {parse_instance(text)[0] for text in edits.outputs}
+    passed = [
+        name
+        for name in _upstream(plan, node)
+        if name not in there or there[name].status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED)
+    ]
+    opening = _cut("jump", node, line, end_of(line))
+    opening.enter = node
+    opening.skipped = tuple(name for name in passed if name not in given)
+    opening.dropped = tuple(_text(there[name]) for name in passed if name in there)
+    _reopen(opening, failed(line, head), line, head)
+    return opening
+
+
+def _upstream(plan: Plan, node: str) -> list[str]:
+    """Everything that a top-level node waits for, however indirectly, in the order of the definition."""
+    found: set[str] = set()
+    todo = [node]
+    while todo:
+        for name in plan.root.nodes[todo.pop()].waits_for:
+            if name not in found:
+                found.add(name)
+                todo.append(name)
+    return [name for name in plan.root.nodes if name in found]
+
+
+def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState) -> Opening:
+    """Drop the target and everything downstream of it, and what was undone meanwhile; the rest stays completed, and
+    what failed or was cancelled elsewhere tries again."""
+    opening = _cut(kind, instance_text(*target), line, end_of(line))
+    undone = [
+        instance_text(ns.node.removesuffix(UNDO), ns.path, ns.visit) for ns in head.changed if ns.node.endswith(UNDO)
+    ]
+    opening.dropped = (opening.target, *undone)
+    _reopen(opening, failed(line, head), line, head)
+    return opening
+
+
+# --- retry -------------------------------------------------------------------------------------------------------
+
+
+def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -> Opening:
+    """Reopen what failed and what was cancelled because of it; drop what was skipped because of it."""
+    _refuse_undone(head)
+    found = failed(line, head)
+    if target is not None:
+        found = _failed_with(find(str(target), head, head.plan), head, found)
+    elif not found and head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        raise Refusal("nothing_failed", f"nothing of the run has failed; it has the status {head.status}")
+    opening = _cut("retry", ", ".join(map(_shown, found)) or "its end", line, end_of(line))
+    _reopen(opening, found, line, head)
+    return opening
+
+
+def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) -> list[Instance]:
+    """One instance that failed, the maps and loops that failed with it, and what failed inside it. Also an item of a
+    map that collects its errors, when it is named."""
+    everything = [_key(ns) for ns in head.changed if ns.status is NodeStatus.FAILED and not ns.node.endswith(UNDO)]
+    if wanted not in everything:
+        names = ", ".join(map(_shown, known)) or "nothing"
+        raise Refusal("not_failed", f"{_shown(wanted)} has not failed; failed: {names}")
+    node, path, _ = wanted
+    around = [f for f in everything if path.startswith(f"{f[1]}{f[0]}.")]
+    inside = [f for f in everything if f[1].startswith(f"{path}{node}.") and not _is_collected(head.plan, f, wanted)]
+    return [wanted, *around, *inside]
+
+
+def _is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
+    """Whether a map between two instances collects errors: then the inner one's failure is not why the outer failed."""
+    depth = len(scopes_around(plan, outer[1]))
+    return any(
+        owner is not None and owner.definition.errors == "collect"
+        for _, _, owner, _ in scopes_around(plan, inner[1])[depth + 1 :]
+    )
+
+
+def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
+    """Instances that failed for good and that the run could not get over."""
+    status = {_key(ns): ns.status for ns in head.changed}
+    found: dict[Instance, None] = {}
+    for entry in line:
+        e = entry.event
+        if type(e) is not ev.NodeFailed or e.retryable or not e.counts or not entry.node or not entry.path:
+            continue
+        if status.get((entry.node, entry.path, entry.visit)) is NodeStatus.FAILED:
+            found[entry.node, entry.path, entry.visit] = None
+    return list(found)
+
+
+def _refuse_undone(head: RunState) -> None:
+    if any(ns.node.endswith(UNDO) for ns in head.changed):
+        raise Refusal(
+            "compensated",
+            "its compensations have run, so what completed before is undone: jump to a node that ran before, or fork "
+            "at one or at `start`",
+        )
+
+
+# --- what goes on ------------------------------------------------------------------------------------------------
+
+
+def _reopen(opening: Opening, found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> None:
+    """What failed and what was cancelled because of it goes on; what was skipped because of it is decided anew."""
+    skipped = [instance_text(*key) for key in _skipped_because_of(found, line, head.plan)]
+    opening.dropped = tuple(dict.fromkeys((*opening.dropped, *skipped)))
+    gone = Dropped(head.plan, [parse_instance(text) for text in opening.dropped], line)
+    goes_on = [key for key in (*found, *_cancelled(found, line, head)) if not gone.has(key[0], key[1], line[-1].seq)]
+    opening.reopened = tuple(instance_text(*key) for key in dict.fromkeys(goes_on))
+
+
+def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
+    """Instances that were stopped, but for those inside a map or loop that stays as it ended, and those that a ticket
+    has put aside."""
+    reasons = {(e.node, e.path, e.visit): e.event.reason for e in line if type(e.event) is ev.NodeCancelled}
+    status = {_key(ns): ns.status for ns in head.changed}
+    alive = dict.fromkeys(found)
+    for ns in sorted(head.changed, key=lambda ns: ns.path.count(".")):  # maps and loops before what is in them
+        key = _key(ns)
+        if ns.status is not NodeStatus.CANCELLED or ns.node.endswith(UNDO) or reasons.get(key) == tickets.REASON:
+            continue
+        if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
+            alive[key] = None
+    return list(alive)[len(found) :]
+
+
+def _owners(plan: Plan, key: Instance) -> Iterable[Instance]:
+    """The maps and loops around an instance; what lies in them has their visit."""
+    around = scopes_around(plan, key[1])
+    for (_, _, owner, _), (_, outer_path, _, _) in zip(around[1:], around, strict=False):
+        assert owner is not None
+        yield owner.id, owner.path(outer_path), key[2]
+
+
+def _skipped_because_of(found: Sequence[Instance], line: Sequence[ev.Entry], plan: Plan) -> list[Instance]:
+    """Instances that were skipped because one of these did not complete, or because of such a one."""
+    blamed = {(node, path) for node, path, _ in found}
+    skipped: list[Instance] = []
+    for entry in line:
+        e = entry.event
+        if type(e) is not ev.NodeSkipped or not entry.node or not entry.path:
+            continue
+        names: Iterable[str] = ()
+        if e.reason == "absent" and e.cause:
+            names = (e.cause,)
+        elif e.reason == "condition":
+            names = nodes_of(plan.scope_of(entry.path).nodes[entry.node].definition.when)
+        if any(_place(plan, entry.path, name) in blamed for name in names):
+            blamed.add((entry.node, entry.path))
+            skipped.append((entry.node, entry.path, entry.visit))
+    return skipped
+
+
+def _place(plan: Plan, path: str, name: str) -> tuple[str, str] | None:
+    """The instance that a name means inside a path."""
+    for scope, scope_path, _, _ in reversed(scopes_around(plan, path)):
+        if name in scope.nodes:
+            return name, scope.nodes[name].path(scope_path)
+    return None
+
+
+def _not_kept(head: RunState, plan: Plan) -> list[str]:
+    """Top-level nodes that another version does not take over: gone, with another handler, or behind such a one. A map
+    or loop is taken over when its body is the same."""
+    kept: set[str] = set()
+    for name, node in plan.root.nodes.items():
+        before = head.plan.root.nodes.get(name)
+        new = node.definition
+        same = before is not None and (
+            (before.lane, before.definition.kind, before.definition.uses, before.definition.body)
+            == (node.lane, new.kind, new.uses, new.body)
+        )
+        if same and all(n in kept for n in _upstream(plan, name)):
+            kept.add(name)
+    return [
+        instance_text(ns.node, ns.path)
+        for ns in head.changed
+        if ns.scope.owner is None and not ns.node.endswith(UNDO) and ns.node not in kept
+    ]
+
+
+# --- places ------------------------------------------------------------------------------------------------------
+
+
+def end_of(line: Sequence[ev.Entry]) -> int:
+    """The index of the event to cut behind: the last one before the end of the run, or the last one there is."""
+    for i in range(len(line) - 1, -1, -1):
+        if isinstance(line[i].event, TERMINAL):
+            return i - 1
+        if type(line[i].event) is ev.BranchOpened:
+            break
+    return len(line) - 1
+
+
+def _cut(kind: str, target: str, line: Sequence[ev.Entry], index: int) -> Opening:
+    entry = line[index]
+    return Opening(entry.branch, entry.seq, kind, target)
+
+
+def find(text: str, head: RunState, plan: Plan) -> Instance:
+    """The instance that a text means. A bare name with several instances is refused, with the list of them."""
+    node, path, visit = parse_instance(text)
+    if "@" in text or "#" in text:
+        if not _has_begun((node, path, visit), head):
+            raise Refusal("unknown_instance", f"{text} has not begun on this line of history")
+        return node, path, visit
+    found = [_key(ns) for ns in head.changed if ns.node == node]
+    if len(found) > 1:
+        names = [_shown(key) for key in sorted(found)]
+        shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        raise Refusal("ambiguous", f"{node} has {len(found)} instances, name one of them: {shown}")
+    if found:
+        return found[0]
+    if node in plan.root.nodes:
+        return node, plan.root.nodes[node].path("."), 1
+    there = ", ".join(list(plan.root.nodes)[:LISTED])
+    raise Refusal("unknown_node", f"there is no node {node} in workflow {plan.definition.name}; it has {there}")
+
+
+def _has_begun(key: Instance, head: RunState) -> bool:
+    return any(_key(ns) == key for ns in head.changed)
+
+
+def _key(ns: NodeState) -> Instance:
+    return ns.node, ns.path, ns.visit
+
+
+def _text(ns: NodeState) -> str:
+    return instance_text(ns.node, ns.path, ns.visit)
+
+
+def _shown(key: Instance) -> str:
+    return instance_text(*key)
+
+
+# --- before it is done ---------------------------------------------------------------------------------------------
+
+
+def preview(opening: Opening, branch: Branch, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Preview:
+    """What opening this branch would reuse and run again."""
+    base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
+    at_cut = {_key(ns): ns for ns in base.changed}
+    shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
+    shown.same_keys = branch.key_epoch == head.fold.key_epoch
+    shown.skipped = list(opening.skipped)
+    for ns in head.changed:
+        text = _text(ns)
+        kept = at_cut.get(_key(ns))
+        if kept is not None and kept.status in NODE_SETTLED:
+            if kept.status is NodeStatus.COMPLETED:
+                shown.reused.append(text)
+        elif not ns.node.endswith(UNDO) and ns.node not in opening.skipped and ns.status is not NodeStatus.SKIPPED:
+            shown.runs_again.append(text)
+            if ns.plan.body is None and ns.started_at is not None:
+                shown.repeats.append(text)
+    return shown

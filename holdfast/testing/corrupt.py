@@ -1,0 +1,248 @@
+"""Corrupt: the catalogue's inconsistent states, made on purpose.
+
+Owns: `corrupt(url, run_id, case)`, which leaves a stopped store as a crash between two writes, a restored backup or a
+foreign writer could: the journal ends at one event, the rows tell of another.
+Never: is used on a store that anybody works on.
+
+Holdfast does not get into these states by itself, because events and rows are one commit. Each case needs a run whose
+journal has what the case is about: a wait that was answered (A1), a wait (A2, B1, B2), a failure (A4), an end (A3, A5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.engine import rows
+from holdfast.engine.history import History
+from holdfast.engine.reads import find_run
+from holdfast.engine.versions import Versions
+from holdfast.model import events as ev
+from holdfast.model.errors import UsageError
+from holdfast.model.lineage import fold
+from holdfast.model.state import RunState
+from holdfast.store.api import RunRow, TimerRow
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_connections import database_path
+
+DAY = 24 * 3600 * 1_000_000
+_FORGET_ROWS = (
+    "DELETE FROM run_node_state WHERE run_no = ?",
+    "DELETE FROM run_waits WHERE run_no = ?",
+    "DELETE FROM run_timers WHERE run_no = ?",
+)
+_ADD_NODE = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_WAIT = "INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_TIMER = "INSERT INTO run_timers VALUES (?, ?, ?, ?, ?)"
+_ADD_EVENT = "INSERT INTO run_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def corrupt(url: str, run_id: str, case: str) -> None:
+    """Bring a run of a stopped store into the state that a case of the catalogue describes: A1 (`A1-answer`: the answer
+    is there, and the node has not ended), A2, A3, A4, A5, D2, E1, E2, or one that is none: B1, B2, C1, C2, D1."""
+    make = _CASES.get(case)
+    if make is None:
+        raise UsageError(f"there is no case {case}; there are {', '.join(_CASES)}")
+    store = SqliteStore(url)
+    store.open()
+    try:
+        row = find_run(store, run_id)
+        if any(engine.engine == row.engine for engine in store.engines()):
+            raise UsageError(f"run {row.run_id} is owned by an engine; stop it first")
+        history = History(store, Versions(store), row)
+        with _writing(url) as cursor:
+            make(_Patient(cursor, row, history))
+    finally:
+        store.close()
+
+
+class _Patient:
+    """One run, with what it takes to rewrite it."""
+
+    def __init__(self, cursor: apsw.Cursor, row: RunRow, history: History) -> None:
+        self.cursor = cursor
+        self.row = row
+        self.history = history
+        self.line = history.line(row.branch)
+
+    def last(self, wanted: Callable[[ev.Entry], bool], what: str, before: int | None = None) -> int:
+        """The index of the last event of a kind."""
+        for i in range((len(self.line) if before is None else before) - 1, -1, -1):
+            if wanted(self.line[i]):
+                return i
+        raise UsageError(f"run {self.row.run_id} has no {what} in its journal, and this case is about one")
+
+    def forget_events(self, behind: int) -> None:
+        """The journal ends with this event."""
+        seq = self.line[behind].seq
+        self.cursor.execute("DELETE FROM run_events WHERE run_no = ? AND seq > ?", (self.row.run_no, seq))
+
+    def rows_as_of(self, index: int) -> None:
+        """The rows tell what was true when this event was the last one."""
+        state = fold(self.history.plan_of(self.row.branch), self.row.run_no, self.row.run_id, self.line[: index + 1])
+        state.branch, state.head_hash = self.row.branch, self.history.hash_at(state.seq)
+        number = (self.row.run_no,)
+        for forget in _FORGET_ROWS:
+            self.cursor.execute(forget, number)
+        self.cursor.executemany(_ADD_NODE, rows.changed_nodes(state))
+        self.cursor.executemany(_ADD_WAIT, rows.wait_rows(state, [e for e in self.line if _opens(e, state)]))
+        timers = [TimerRow(self.row.run_no, name, due, state.branch, "set") for name, due in state.timers.items()]
+        self.cursor.executemany(_ADD_TIMER, timers)
+        self.cursor.execute(
+            "UPDATE run_state SET status = ?, last_seq = ?, head_hash = ?, fold = ?, started_at = ?, finished_at = ?, "
+            "engine = NULL, recoveries = ? WHERE run_no = ?",
+            (
+                state.status,
+                state.seq,
+                state.head_hash,
+                msgspec.json.encode(state.fold),
+                state.started_at,
+                state.finished_at,
+                state.recoveries,
+                *number,
+            ),
+        )
+
+    def append(self, event: Any) -> None:
+        """One more event, properly linked, of which no row knows."""
+        last = self.history.rows[-1]
+        seq, at, data, name = last.seq + 1, last.at, ev.encode(event), type(event).__name__
+        branch, token = self.row.branch, last.token
+        linked = ev.link(last.hash, self.row.run_id, seq, branch, name, None, None, 1, at, token, data)
+        row = (self.row.run_no, seq, branch, name, None, None, 1, at, token, linked, data)
+        self.cursor.execute(_ADD_EVENT, row)
+
+    def pin(self, version: int) -> None:
+        self.cursor.execute("UPDATE run_state SET version = ? WHERE run_no = ?", (version, self.row.run_no))
+
+
+def _opens(entry: ev.Entry, state: RunState) -> bool:
+    return type(entry.event) is ev.WaitOpened and entry.event.wait_id in state.waits
+
+
+def _is(*kinds: type[Any]) -> Callable[[ev.Entry], bool]:
+    return lambda entry: type(entry.event) in kinds
+
+
+def _answers(entry: ev.Entry) -> bool:
+    return type(entry.event) is ev.WaitClosed and entry.event.outcome not in ("cancelled", "superseded")
+
+
+def _a1(p: _Patient, *, answer_only: bool = False) -> None:
+    """The answer is in the journal (and perhaps the end of the node that asked); the rows still wait."""
+    answered = p.last(_answers, "answered wait")
+    asked = p.last(_is(ev.RunSuspended), "suspension", answered)
+    behind = answered
+    if not answer_only:
+        node, path = p.line[answered].node, p.line[answered].path
+        behind = p.last(lambda e: type(e.event) is ev.NodeCompleted and (e.node, e.path) == (node, path), "completion")
+    p.forget_events(behind)
+    p.rows_as_of(asked)
+
+
+def _a2(p: _Patient) -> None:
+    """The question is in the journal; the rows say that the node runs."""
+    suspended = p.last(_is(ev.RunSuspended), "suspension")
+    started = p.last(_is(ev.NodeStarted), "started node", suspended)
+    p.forget_events(suspended)
+    p.rows_as_of(started)
+
+
+def _a3(p: _Patient) -> None:
+    """Every node has completed, and the run's end is in neither."""
+    p.forget_events(_before_the_end(p))
+    p.rows_as_of(_before_the_end(p))
+
+
+def _a5(p: _Patient) -> None:
+    """The rows say that the run has completed; the journal does not."""
+    p.forget_events(_before_the_end(p))
+
+
+def _before_the_end(p: _Patient) -> int:
+    return p.last(_is(ev.RunCompleted), "end") - 1
+
+
+def _a4(p: _Patient) -> None:
+    """A node failed, and nobody drew the consequence."""
+    failed = p.last(_is(ev.NodeFailed), "failure")
+    p.forget_events(failed)
+    p.rows_as_of(p.last(_is(ev.NodeStarted), "started node", failed))
+
+
+def _waiting(p: _Patient, *, long_ago: bool = False) -> None:
+    suspended = p.last(_is(ev.RunSuspended), "suspension")
+    p.forget_events(suspended)
+    p.rows_as_of(suspended)
+    if long_ago:
+        p.cursor.execute("UPDATE run_waits SET since = since - ? WHERE run_no = ?", (400 * DAY, p.row.run_no))
+
+
+def _interrupted(p: _Patient, *, in_phase: bool = False) -> None:
+    """A node has started and not ended; with `in_phase` another one of its phase has completed."""
+    started = p.last(_is(ev.NodeStarted), "started node")
+    if in_phase:
+        p.last(_is(ev.PhaseStarted), "phase", started)
+        p.last(_is(ev.NodeCompleted), "completion", started)
+    p.forget_events(started)
+    p.rows_as_of(started)
+
+
+def _d1(p: _Patient) -> None:
+    """A branch that nobody refers to."""
+    branch = max(p.history.branches) + 1
+    p.cursor.execute(
+        "INSERT INTO run_branches (run_no, branch, parent, cutoff_seq, key_epoch, reason, data, created_at) "
+        "VALUES (?, ?, ?, 1, 2, 'fork', CAST('{}' AS BLOB), ?)",
+        (p.row.run_no, branch, p.row.branch, p.row.created_at),
+    )
+
+
+def _d2(p: _Patient) -> None:
+    """A jump was asked for; no branch was opened."""
+    target = next(e.node for e in p.line if type(e.event) is ev.NodeScheduled)
+    p.append(ev.JumpRequested(target or "", max(p.history.branches) + 1, None, "somebody"))
+
+
+def _e1(p: _Patient) -> None:
+    """The run does not say which version it runs."""
+    p.pin(0)
+
+
+def _e2(p: _Patient) -> None:
+    """The version that it names is not in the store."""
+    p.pin(p.row.version + 1000)
+
+
+_CASES: dict[str, Callable[[_Patient], None]] = {
+    "A1": _a1,
+    "A1-answer": lambda p: _a1(p, answer_only=True),
+    "A2": _a2,
+    "A3": _a3,
+    "A4": _a4,
+    "A5": _a5,
+    "B1": _waiting,
+    "B2": lambda p: _waiting(p, long_ago=True),
+    "C1": _interrupted,
+    "C2": lambda p: _interrupted(p, in_phase=True),
+    "D1": _d1,
+    "D2": _d2,
+    "E1": _e1,
+    "E2": _e2,
+}
+
+
+@contextmanager
+def _writing(url: str) -> Iterator[apsw.Cursor]:
+    connection = apsw.Connection(str(database_path(url)))
+    try:
+        cursor = connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        yield cursor
+        cursor.execute("COMMIT")
+    finally:
+        connection.close(True)

@@ -1,0 +1,227 @@
+"""Oracle: whether the database keeps its promises, after every write and at the end.
+
+Owns: holding every write against the invariants. The journal, its fold and the rows are the doctor's business
+(engine/doctor/audit.py); here is what only somebody can check who sees every write happen: who wrote, with which token,
+and that nothing that was acknowledged is lost.
+Invariants: the same database gives the same verdict. What was judged once is not judged again: schedules share long
+beginnings, and most of what they write was written before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.engine.doctor.audit import Audit
+from holdfast.model import definition as definitions
+from holdfast.model.graph import Plan, compile_definition
+from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.store.api import Commit, EventRow, MessageRow, RunRow
+from holdfast.store.sqlite_reads import run_row
+from holdfast.testing.simulation.memory import Image, MemoryStore
+from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.world import World
+
+
+class Broken(NamedTuple):
+    """An invariant that does not hold."""
+
+    code: str
+    what: str
+
+
+class _Judged:
+    """A journal as far as it was read, and the rows that were held against it."""
+
+    __slots__ = ("audit", "broken", "longer", "rows")
+
+    def __init__(self, audit: Audit, broken: tuple[Broken, ...] = ()) -> None:
+        self.audit = audit
+        self.broken = broken
+        self.longer: dict[tuple[Any, ...], _Judged] = {}
+        self.rows: dict[tuple[Any, ...], tuple[Broken, ...]] = {}
+
+
+class Oracle:
+    """Looks at the database of a world after every write. `begin` starts another schedule; what was learnt stays."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._beginnings: dict[tuple[Any, ...], _Judged] = {}
+        self._plans: dict[str, Plan] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self.broken: list[Broken] = []
+        self._runs: dict[int, _Judged] = {}
+        self._owners: dict[tuple[int, int], str] = {}
+        self._held: dict[int, str] = {}
+        """Who held which run after the last write."""
+        self._expires_at: dict[str, int] = {}
+        self._late_at: dict[str, int] = {}
+        """When an engine renewed a lease that had run out."""
+
+    # --- after every write ---------------------------------------------------------------------------------------
+
+    def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
+        match verb:
+            case "commit":
+                for commit, landed in zip(about, result, strict=True):
+                    if landed.refusal is None:
+                        self._landed(process, commit)
+            case "claim":
+                self._claimed(result)
+            case "remove_engine":
+                self._removed(process, about)
+            case "send":
+                self._sent(about)
+            case "register_engine":
+                self._expires_at[about.engine] = about.expires_at
+                return
+            case "renew_engine":
+                self._renewed(process, *about)
+                return
+            case "reserve_run_numbers" | "register_version":
+                return
+        self._note_owners()
+
+    def _landed(self, process: Process, commit: Commit) -> None:
+        holder = self._held.get(commit.run_no)
+        token = self._run(commit.run_no)
+        if token != commit.token:
+            what = f"a commit with token {commit.token} was taken although the run's token was {token}"
+            self.broken.append(Broken("I18", what))
+        elif commit.create is None and holder != process.engine.lease.engine:
+            what = f"{process.engine.lease.engine} wrote to a run that {holder or 'nobody'} held"
+            self.broken.append(Broken("I18", what))
+        for child in commit.children:
+            self._landed(process, child)
+        for message in commit.messages:
+            self._sent(message)
+
+    def _claimed(self, rows: list[RunRow]) -> None:
+        for row in rows:
+            holder = self._held.get(row.run_no)
+            if holder is not None:
+                self.broken.append(Broken("I17", f"{row.engine} claimed a run that {holder} held"))
+
+    def _renewed(self, process: Process, engine: str, expires_at: int) -> None:
+        now = process.world.clock.now()
+        if self._expires_at.get(engine, 0) < now:
+            self._late_at[engine] = now
+        self._expires_at[engine] = expires_at
+
+    def _removed(self, process: Process, engine: str) -> None:
+        """Only an engine that is gone, or that has been silent for too long, may be declared dead by another one. (One
+        that came back at this very moment may be: nothing is lost by it.)"""
+        own, now = process.engine.lease, process.world.clock.now()
+        late = self._expires_at.get(engine, 0) < now or self._late_at.get(engine) == now
+        if not late and engine != own.engine and engine not in own.past and not process.world.is_gone(engine):
+            self.broken.append(Broken("I17", f"{process.name} declared {engine} dead, which is alive and not late"))
+
+    def _sent(self, message: MessageRow) -> None:
+        self._run(message.run_no)
+        if message.kind == "child_ended":
+            child = self._store.run(msgspec.json.decode(message.payload)["child"])
+            if child is None or child.status not in RUN_TERMINAL:
+                self.broken.append(Broken("I38", "a parent was told of the end of a child that has not ended"))
+
+    def _note_owners(self) -> None:
+        self._held = {}
+        for run_no, token, engine in self._store.owners():
+            self._held[run_no] = engine
+            known = self._owners.setdefault((run_no, token), engine)
+            if known != engine:
+                self.broken.append(Broken("I17", f"{known} and {engine} both held token {token} of one run"))
+
+    def _run(self, run_no: int) -> int | None:
+        """Judge a run as it is now; its token."""
+        known = self._runs.get(run_no)
+        image = self._store.image(run_no, 0 if known is None else known.audit.seq)
+        if not image[0]:
+            if image[1] and known is None:
+                self.broken.append(Broken("I44", "events were written for a run that has no row"))
+            return None
+        if known is None:
+            known = self._beginning(image)
+        if image[1]:
+            known = self._fed(known, image[1])
+        self._runs[run_no] = known
+        self.broken += known.broken
+        rows = (image[0], image[2])
+        verdict = known.rows.get(rows)
+        if verdict is None:
+            verdict = known.rows[rows] = self._compared(known.audit)
+        self.broken += verdict
+        return run_row(image[0][0]).token
+
+    def _beginning(self, image: Image) -> _Judged:
+        row = run_row(image[0][0])
+        version = self._store.version(row.workflow, row.version)
+        assert version is not None
+        key = (row.run_no, row.run_id, version.hash, row.version)
+        known = self._beginnings.get(key)
+        if known is None:
+            plan = self._plans.get(version.hash)
+            if plan is None:
+                plan = self._plans[version.hash] = compile_definition(
+                    definitions.decode(version.definition), row.version
+                )
+            known = self._beginnings[key] = _Judged(Audit(plan, row.run_no, row.run_id))
+        return known
+
+    @staticmethod
+    def _fed(known: _Judged, events: tuple[Any, ...]) -> _Judged:
+        longer = known.longer.get(events)
+        if longer is None:
+            audit = known.audit.copy()
+            found = audit.feed(EventRow._make(event) for event in events)
+            longer = known.longer[events] = _Judged(audit, tuple(Broken(v.code, v.what) for v in found))
+        return longer
+
+    def _compared(self, audit: Audit) -> tuple[Broken, ...]:
+        evidence = self._store.evidence(audit.run_no, audit.seq)
+        return tuple(Broken(v.code, v.what) for v in audit.compare(evidence))
+
+    # --- at the end ----------------------------------------------------------------------------------------------
+
+    def at_the_end(self, world: World, acknowledged: str | None) -> None:
+        """Nothing moves any more: nothing may be left that somebody would have to do."""
+        if world.livelock:
+            self.broken.append(Broken("I51", "the engines went round in circles and never came to rest"))
+        for process in world.processes:
+            if process.alive and process.store.is_closed and process.engine.fatal is None:
+                what = f"the engine of {process.name} goes on although its store is closed for good"
+                self.broken.append(Broken("I51", what))
+        store, now = self._store, world.clock.now()
+        rows = store.runs(limit=1_000_000)
+        if acknowledged is not None and all(row.run_id != acknowledged for row in rows):
+            self.broken.append(Broken("I26", "the run was acknowledged to its client and is not there any more"))
+        engines = {row.engine for row in store.engines()}
+        for row in rows:
+            self._run(row.run_no)
+            self.broken += self._left_over(row, engines, now)
+
+    def _left_over(self, row: Any, engines: set[str], now: int) -> Iterator[Broken]:
+        store, run = self._store, f"run {row.run_id}"
+        if row.engine is not None and row.engine not in engines:
+            yield Broken("I19", f"{run} belongs to {row.engine}, an engine that nobody knows any more")
+        if row.status in RUN_TERMINAL:
+            return
+        if row.hold is not None:
+            yield Broken("I51", f"{run} was put on hold: {row.hold}")
+            return
+        if store.new_messages([row.run_no]):
+            yield Broken("I24", f"{run} has a message that nobody brought to it")
+        if row.status != RunStatus.SUSPENDED:
+            yield Broken("I51", f"{run} is {row.status}, and nobody goes on with it")
+            return
+        if row.engine is not None:
+            yield Broken("I20", f"{run} rests, and {row.engine} still holds its lease")
+        for timer in store.set_timers([row.run_no]):
+            if timer.due_at <= now:
+                yield Broken("I23", f"{run} waits for timer {timer.timer}, which has long been due")
+        if any(run_no == row.run_no for run_no, _ in store.waits_for_ended()):
+            yield Broken("I23", f"{run} waits for a child that has ended")

@@ -1,0 +1,369 @@
+"""Search: which schedules are run, and what they have in common.
+
+Owns: `explore`. First the workflow runs undisturbed (twice, with other chance and another time, to learn which values
+depend on those). Then every boundary of that run gets every outcome: depth 1, exhaustive. Depth n does the same again
+with every boundary that follows the last fault of a schedule of depth n - 1.
+Invariants: where nothing but the database, the world outside and the time decides about the future, a schedule that
+comes to a state which another one came to is not run to its end ("alike").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.authoring.nodes import Node
+from holdfast.engine.starting import encode_inputs
+from holdfast.model.errors import Refused, UsageError
+from holdfast.testing.explorer import outcome, quiet, shrink, substitutes, timeline
+from holdfast.testing.explorer.effects import Effects
+from holdfast.testing.explorer.findings import Finding, Kind
+from holdfast.testing.explorer.oracle import Oracle
+from holdfast.testing.explorer.report import Report
+from holdfast.testing.explorer.tape import Tape, parse
+from holdfast.testing.simulation import chance, fence
+from holdfast.testing.simulation.boundaries import Boundary
+from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
+from holdfast.testing.simulation.faults import Outcome
+from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from holdfast.authoring.workflows import Workflow
+
+RUN_ID = "explored"
+OTHER_TIME = START + 86_413 * SECOND
+"""When the second undisturbed run begins: whatever depends on the time shows itself."""
+Progress = Callable[[int, int, int], None]
+"""Told (schedules so far, schedules known to be ahead, findings)."""
+
+
+def explore(
+    workflow: Workflow[..., Any],
+    /,
+    *,
+    effects: Sequence[Any] | None = None,
+    idempotent: Iterable[str] = (),
+    fakes: Mapping[Any, Any] | None = None,
+    depth: int = 1,
+    seed: int = 0,
+    tape: str | None = None,
+    cancel_after: str | None = None,
+    schedules_max: int | None = None,
+    stop_at_first: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    **named_inputs: Any,
+) -> Report:
+    """Run a workflow under every crash and say what does not survive.
+
+        def test_fulfil_survives_every_crash():
+            report = explore(fulfil, order=order)
+            assert report.safe, report.explain()
+
+    The real engine, executor and SQLite store (in memory) run under a virtual clock; at every boundary (a write to the
+    store, an effect) the process dies before or after it, or gets an error, or stands still past its lease and comes
+    back. Each time another engine goes on, the invariants of the database are checked after every write, and the
+    outcome is compared with that of the run that nothing disturbed.
+
+    `effects` names the callables whose calls count, as objects or as "module.name"; None: each body and each step
+    counts; an empty list: none. `idempotent` names nodes, steps or callables whose repetition is harmless, beside those
+    declared `@hf.node(idempotent=True)`. `fakes` replaces callables, {"module:name": fake}: bodies run on the event
+    loop here and must not really wait. `depth` is how many faults a schedule may have, `seed` which of two engines goes
+    first, `tape` runs one schedule again. `cancel_after` cancels the run once that node has completed.
+
+    Inputs are given by name. A workflow with an input that has the name of an option takes them as `inputs={...}`.
+    """
+    given = _inputs(workflow, inputs, named_inputs)
+    explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), cancel_after)
+    return explorer.explore(depth, seed, tape, schedules_max, stop_at_first, progress)
+
+
+def _inputs(workflow: Workflow[..., Any], inputs: Mapping[str, Any] | None, named: dict[str, Any]) -> dict[str, Any]:
+    options = set(explore.__kwdefaults__ or ())
+    if inputs is not None:
+        if named:
+            raise UsageError(f"inputs were given twice: as inputs={{...}} and as {', '.join(named)}")
+        return dict(inputs)
+    hidden = sorted(options & {p.name for p in workflow.registered.params})
+    if hidden:
+        raise UsageError(
+            f"{workflow.name} has an input {hidden[0]!r}, which is also an option of explore: pass inputs={{...}}"
+        )
+    return named
+
+
+class Schedule(msgspec.Struct):
+    """One schedule that was run."""
+
+    tape: Tape
+    boundaries: list[Boundary]
+    findings: list[Finding]
+    alike: bool
+    outcome: outcome.Outcome
+
+
+class Explorer:
+    """Everything that the schedules of one exploration share."""
+
+    def __init__(
+        self,
+        workflow: Workflow[..., Any],
+        inputs: dict[str, Any],
+        effects: Sequence[Any] | None,
+        idempotent: set[str],
+        fakes: dict[Any, Any],
+        cancel_after: str | None,
+    ) -> None:
+        encode_inputs(workflow.registered, inputs)  # what does not fit is the caller's mistake, and told at once
+        self._workflow = workflow
+        self._inputs = inputs
+        self._cancel_after = cancel_after
+        self._fakes = [(substitutes.find(what)[1], fake) for what, fake in fakes.items()]
+        named = None if effects is None else dict(substitutes.find(effect) for effect in effects)
+        nodes = {name for name, found in (named or {}).items() if isinstance(found, Node)}
+        self._callables = {name: found for name, found in (named or {}).items() if name not in nodes}
+        handlers = {substitutes.name_of((named or {})[name]) for name in nodes}
+        self._store = MemoryStore()
+        self._oracle = Oracle(self._store)
+        self._effects = Effects(None if named is None else self._callables, handlers, idempotent)
+        self._states: set[int] = set()
+        self._acknowledged: str | None = None
+        self._normal: outcome.Outcome | None = None
+        self._volatile: set[str] = set()
+        self._reseed: Callable[[int], None] = lambda seed: None
+        self._refused: list[str] = []
+        self._collect: Callable[[], None] = lambda: None
+
+    def explore(
+        self,
+        depth: int,
+        seed: int,
+        tape: str | None,
+        schedules_max: int | None,
+        stop_at_first: bool,
+        progress: Progress | None,
+    ) -> Report:
+        began = time.perf_counter()
+        report = Report(workflow=self._workflow.name, depth=depth, seed=seed)
+        with self.surroundings():
+            wanted = None if tape is None else parse(tape)
+            first = self._undisturbed(Tape(seed=seed if wanted is None else wanted.seed))
+            self._describe(report, first)
+            if report.suitable and not (stop_at_first and report.findings):
+                schedules = self._search(first, depth) if wanted is None else iter([self.run(wanted)])
+                self._take(schedules, report, schedules_max, stop_at_first, progress)
+            for finding in report.findings:
+                shrink.shorten(finding, self.run)
+        report.seconds = time.perf_counter() - began
+        return report
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Nothing waits for the real world, chance is ours, and fakes and watched callables are in place."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(quiet.silence())
+            self._collect = stack.enter_context(quiet.collected_in_portions())
+            sleep = time.sleep
+            for original, fake in self._fakes:
+                stack.enter_context(substitutes.put(original, fake))
+            if time.sleep is sleep:
+                stack.enter_context(substitutes.put(sleep, fence.refuse_sleep))
+            for name, function in self._callables.items():
+                stack.enter_context(substitutes.put(function, self._effects.watch(name, function)))
+            self._reseed = stack.enter_context(chance.fixed())
+            self._refused = stack.enter_context(fence.closed())
+            yield
+
+    # --- schedules -----------------------------------------------------------------------------------------------
+
+    def schedules(self, depth: int, seed: int = 0) -> Iterator[Schedule]:
+        """Every schedule of an exploration, the undisturbed one first, inside `surroundings()`."""
+        first = self._undisturbed(Tape(seed=seed))
+        yield first
+        yield from self._search(first, depth)
+
+    def _undisturbed(self, tape: Tape) -> Schedule:
+        other = self._run(tape, clock=VirtualClock(OTHER_TIME), chance_seed=1)
+        schedule = self._run(tape)
+        self._effects.take_as_normal()
+        self._normal = schedule.outcome
+        self._volatile = outcome.volatile(schedule.outcome, other.outcome)
+        return schedule
+
+    @staticmethod
+    def _describe(report: Report, schedule: Schedule) -> None:
+        report.schedules = 1
+        report.boundaries = len(schedule.boundaries)
+        report.labels = dict(Counter(_kind_of(b.label) for b in schedule.boundaries))
+        status = schedule.outcome.get(f"run {RUN_ID}")
+        report.outcome = "never began" if status is None else f"was {status[0]}"
+        _merge(report, schedule)
+
+    def _search(self, first: Schedule, depth: int) -> Iterator[Schedule]:
+        level = [first]
+        for _ in range(depth):
+            deeper: list[Schedule] = []
+            for schedule in level:
+                for tape in _one_more_fault(schedule):
+                    found = self.run(tape)
+                    if not found.alike:
+                        deeper.append(found)
+                    yield found
+            level = deeper
+
+    @staticmethod
+    def _take(
+        schedules: Iterator[Schedule],
+        report: Report,
+        schedules_max: int | None,
+        stop_at_first: bool,
+        progress: Progress | None,
+    ) -> None:
+        for schedule in schedules:
+            report.schedules += 1
+            report.alike += schedule.alike
+            _merge(report, schedule)
+            if progress is not None:
+                progress(report.schedules, 0, len(report.findings))
+            enough = schedules_max is not None and report.schedules >= schedules_max
+            if enough or (stop_at_first and report.findings) or not report.suitable:
+                report.complete = False
+                return
+
+    def run(self, tape: Tape) -> Schedule:
+        """Run one schedule, and judge it."""
+        return self._run(tape, watch_states=True)
+
+    def _run(
+        self, tape: Tape, *, clock: VirtualClock | None = None, chance_seed: int = 0, watch_states: bool = False
+    ) -> Schedule:
+        self._store.clear()
+        self._oracle.begin()
+        self._effects.begin()
+        self._reseed(chance_seed)
+        self._acknowledged = None
+        faults = dict(tape.faults)
+        world = World(
+            self._store,
+            tape=lambda number: faults.get(number, 0),
+            seed=tape.seed,
+            watcher=self._effects,
+            observer=self._oracle,
+            clock=clock,
+            client=self._client,
+            standby=True,
+        )
+        if watch_states and tape.faults:
+            last = tape.faults[-1][0]
+            world.watch_states(lambda label: len(world.boundaries) > last and self._is_known(world, label))
+        self._effects.world = world
+        world.run()
+        try:
+            return self._judged(world, tape)
+        finally:
+            world.dispose()
+            self._collect()
+
+    async def _client(self, process: Process) -> None:
+        """Whoever wants the run: asks again with the same id when it was not answered."""
+        run = await process.engine.start(self._workflow, run_id=RUN_ID, **self._inputs)
+        self._acknowledged = RUN_ID
+        if self._cancel_after is not None:
+            async for event in run.follow():
+                if event.type == "NodeCompleted" and event.node == self._cancel_after:
+                    with contextlib.suppress(Refused):
+                        await run.cancel("the explorer asked for it")
+                    return
+
+    def _is_known(self, world: World, label: str) -> bool:
+        """Whether another schedule has come to this state: everything that whoever goes on can see."""
+        state = (
+            label,
+            self._store.content(world.clock.now()),
+            self._effects.digest(),
+            self._acknowledged,
+            world.client_state,
+            tuple(p.name for p in world.processes if p.alive),
+            len(world.processes),
+        )
+        key = hash(state)
+        if key in self._states:
+            return True
+        self._states.add(key)
+        return False
+
+    # --- the verdict ---------------------------------------------------------------------------------------------
+
+    def _judged(self, world: World, tape: Tape) -> Schedule:
+        findings: list[Finding] = []
+        ended: outcome.Outcome = {}
+        if not world.alike:
+            self._oracle.at_the_end(world, self._acknowledged)
+            ended = outcome.read(self._store)
+        for why in dict.fromkeys([*self._refused, *world.unsuitable_because]):
+            findings.append(Finding(kind=Kind.UNSUITABLE, subject=why, what=why, advice=fence.WAY_OUT))
+        self._refused.clear()
+        if not findings:
+            findings += self._effects.findings() if self._normal is not None else ()
+            for broken in dict.fromkeys([*self._oracle.broken, *self._effects.broken]):
+                what = f"{broken.code} does not hold: {broken.what}"
+                findings.append(Finding(kind=Kind.INVARIANT, subject=broken.code, what=what))
+            if not world.alike and self._is_comparable(world):
+                findings += self._compared(ended)
+        faults = [b for b in world.boundaries if b.outcome is not Outcome.OK]
+        for finding in findings:
+            if finding.kind is Kind.UNSUITABLE:
+                continue
+            finding.tape = str(tape)
+            finding.where = "; ".join(f"{timeline.describe(b)}: {b.outcome}" for b in faults) or "without any fault"
+            finding.timeline = timeline.tell(world.boundaries)
+        return Schedule(tape, world.boundaries, findings, world.alike, ended)
+
+    def _is_comparable(self, world: World) -> bool:
+        """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""
+        failed = any(b.outcome.fails and not b.is_write for b in world.boundaries)
+        return self._normal is not None and not failed and self._cancel_after is None
+
+    def _compared(self, ended: outcome.Outcome) -> Iterator[Finding]:
+        assert self._normal is not None
+        if outcome.was_left_to_a_person(self._store):
+            return
+        for about, how in outcome.differences(ended, self._normal, self._volatile):
+            if about.startswith("run ") or f"run {RUN_ID}" not in ended:
+                yield Finding(kind=Kind.OUTCOME, subject=about, what=how)
+                return
+            yield Finding(kind=Kind.OUTCOME, subject=about, what=how)
+
+
+def _one_more_fault(schedule: Schedule) -> Iterator[Tape]:
+    last = schedule.tape.faults[-1][0] if schedule.tape.faults else -1
+    for boundary in schedule.boundaries:
+        if boundary.number > last:
+            for possible in boundary.possible:
+                if possible is not Outcome.OK:
+                    yield schedule.tape.and_then(boundary.number, possible)
+
+
+def _merge(report: Report, schedule: Schedule) -> None:
+    """Tell the same trouble once, with the schedule that shows it best."""
+    known = {(f.kind, f.subject): f for f in report.findings}
+    for finding in schedule.findings:
+        same = known.get((finding.kind, finding.subject))
+        if same is None:
+            report.findings = [*report.findings, finding]
+        else:
+            same.schedules += 1
+            if parse(finding.tape).severity < parse(same.tape).severity:
+                same.tape, same.where = finding.tape, finding.where
+                same.what, same.timeline = finding.what, finding.timeline
+
+
+def _kind_of(label: str) -> str:
+    return label.split(" ", 1)[0] if label.startswith(("body ", "step ", "call ")) else label

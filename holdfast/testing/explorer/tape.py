@@ -1,0 +1,46 @@
+"""Tape: which boundary of a schedule has which outcome.
+
+Owns: the written form, `seed/boundary.outcome-boundary.outcome`, for instance `0/7.2-12.5`. Boundaries that are not
+named are ok. Together with the code and the input it gives the same schedule again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.errors import UsageError
+from holdfast.testing.simulation.faults import Outcome
+
+
+class Tape(msgspec.Struct, frozen=True):
+    """A schedule, as far as it was chosen."""
+
+    faults: tuple[tuple[int, int], ...] = ()
+    """(number of the boundary, number of the outcome), in order."""
+    seed: int = 0
+    """Which of several processes that could go on goes first; 0: in turn."""
+
+    def __str__(self) -> str:
+        return f"{self.seed}/{'-'.join(f'{boundary}.{outcome}' for boundary, outcome in self.faults)}"
+
+    @property
+    def severity(self) -> tuple[int, ...]:
+        """Fewer faults before more, milder ones before harder ones."""
+        return (len(self.faults), *sorted(outcome for _, outcome in self.faults))
+
+    def and_then(self, boundary: int, outcome: int) -> Tape:
+        return Tape((*self.faults, (boundary, int(outcome))), self.seed)
+
+    def without(self, index: int) -> Tape:
+        return Tape(self.faults[:index] + self.faults[index + 1 :], self.seed)
+
+
+def parse(text: str) -> Tape:
+    """A tape from its written form. Raises UsageError."""
+    try:
+        seed, _, rest = text.rpartition("/")
+        pairs = [part.split(".") for part in rest.split("-") if part]
+        faults = tuple((int(boundary), int(Outcome(int(outcome)))) for boundary, outcome in pairs)
+        return Tape(tuple(sorted(faults)), int(seed or 0))
+    except ValueError:
+        raise UsageError(f"{text!r} is not a tape; one looks like 0/7.2 or 0/7.2-12.5") from None

@@ -1,0 +1,153 @@
+"""Boundaries: acts that outlive the process that does them, and what becomes of each.
+
+Owns: the tape's say over every write to the store and every effect: it happens or not, and whoever did it hears of it,
+gets an error, dies, or stands still.
+Never: says what dying or standing still means for the others (world.py).
+Invariants: boundaries are numbered in the order in which they are met, so that the same choices give the same schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from holdfast.testing.simulation.clock import VirtualClock
+from holdfast.testing.simulation.faults import Outcome, Postponed, PowerCut, Until
+from holdfast.testing.simulation.fibers import Fiber, current_fiber
+from holdfast.testing.simulation.process import Process
+
+T = TypeVar("T")
+ALL_OUTCOMES = tuple(Outcome)
+OUTCOMES_ON_THE_LOOP = tuple(o for o in Outcome if not (o.hangs and not o.applied))
+"""A body on the loop itself cannot stand still before it began: what called it would stand still too, and does."""
+
+
+class Boundary(NamedTuple):
+    """One act that outlives its process, and what became of it."""
+
+    number: int
+    process: str
+    label: str
+    about: Any
+    outcome: Outcome
+    possible: tuple[Outcome, ...]
+    instant: int
+    is_write: bool
+    """A write to the store; else an effect."""
+
+
+class Fate(Protocol):
+    """Who carries out what a boundary does to its process."""
+
+    def kill(self, process: Process) -> None: ...
+    def freeze(self, process: Process, until: Until) -> None: ...
+    def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
+        """A write has happened."""
+        ...
+
+
+class Boundaries:
+    """The boundaries of one schedule."""
+
+    def __init__(self, tape: Callable[[int], int], clock: VirtualClock, fate: Fate) -> None:
+        self.met: list[Boundary] = []
+        self._tape = tape
+        self._clock = clock
+        self._fate = fate
+
+    def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
+        """A write to the store, in a callback that can run again."""
+        if process.resumed is not None:  # it stood still here
+            resumed, process.resumed = process.resumed, None
+            if resumed:
+                return resumed[0]  # type: ignore[no-any-return]
+            return self._apply(process, verb, about, apply)
+        outcome = self._choose(process, verb, about, ALL_OUTCOMES, is_write=True)
+        if outcome is Outcome.OK:
+            return self._apply(process, verb, about, apply)
+        result = self._apply(process, verb, about, apply) if outcome.applied else None
+        if outcome.dies:
+            self._fate.kill(process)
+            raise PowerCut
+        if outcome.hangs:
+            process.resumed = [result] if outcome.applied else []
+            self._fate.freeze(process, outcome.until)
+            raise Postponed
+        raise process.store.unknown(verb) if outcome.applied else process.store.full(verb)
+
+    def _apply(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
+        result = apply()
+        self._fate.wrote(process, verb, about, result)
+        return result
+
+    async def act(self, process: Process, label: str, about: Any, apply: Callable[[], Awaitable[T]]) -> T:
+        """An effect of an async body."""
+        outcome = self._choose(process, label, about, ALL_OUTCOMES)
+        if outcome is Outcome.OK:
+            return await apply()
+        if outcome is Outcome.DIE_BEFORE:
+            self._fate.kill(process)
+            await process.loop.create_future()  # nothing resumes it: not even a `finally` runs
+        if outcome.hangs and not outcome.applied:
+            await self._stand_still(process, outcome.until)
+        result = await apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None
+        if outcome is Outcome.DIE_AFTER:
+            self._fate.kill(process)
+            await process.loop.create_future()
+        if outcome.hangs and outcome.applied:
+            await self._stand_still(process, outcome.until)
+        if outcome.fails:
+            raise LostReply(label, outcome)
+        return result  # type: ignore[return-value]
+
+    def act_blocking(self, process: Process, label: str, about: Any, apply: Callable[[], T]) -> T:
+        """An effect of a sync body. Only in a fiber it can stand still before it happens."""
+        fiber = current_fiber.get()
+        outcome = self._choose(process, label, about, OUTCOMES_ON_THE_LOOP if fiber is None else ALL_OUTCOMES)
+        if outcome is Outcome.OK:
+            return apply()
+        if outcome is Outcome.DIE_BEFORE:
+            self._fate.kill(process)
+            raise PowerCut
+        if outcome.hangs and not outcome.applied:
+            assert fiber is not None
+            self._pause_fiber(process, fiber, outcome.until)
+        result = apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None
+        if outcome is Outcome.DIE_AFTER:
+            self._fate.kill(process)
+            raise PowerCut
+        if outcome.hangs and outcome.applied:
+            if fiber is None:
+                self._fate.freeze(process, outcome.until)  # takes effect when this callback ends
+            else:
+                self._pause_fiber(process, fiber, outcome.until)
+        if outcome.fails:
+            raise LostReply(label, outcome)
+        return result  # type: ignore[return-value]
+
+    async def _stand_still(self, process: Process, until: Until) -> None:
+        self._fate.freeze(process, until)
+        assert process.thawed is not None
+        await process.thawed
+
+    def _pause_fiber(self, process: Process, fiber: Fiber, until: Until) -> None:
+        self._fate.freeze(process, until)
+        assert process.thawed is not None
+        process.thawed.add_done_callback(lambda _: fiber.resume())
+        fiber.pause()
+
+    def _choose(
+        self, process: Process, label: str, about: Any, possible: tuple[Outcome, ...], *, is_write: bool = False
+    ) -> Outcome:
+        number = len(self.met)
+        chosen = self._tape(number)
+        outcome = Outcome.OK if not chosen or chosen not in possible else Outcome(chosen)
+        self.met.append(Boundary(number, process.name, label, about, outcome, possible, self._clock.now(), is_write))
+        return outcome
+
+
+class LostReply(ConnectionError):
+    """An effect failed, or its answer was lost: the explorer's doing."""
+
+    def __init__(self, label: str, outcome: Outcome) -> None:
+        super().__init__(f"{label}: {outcome} (this is the explorer's doing)")

@@ -1,0 +1,94 @@
+"""Fence: nothing inside the simulation waits for the real world.
+
+Owns: noticing, through Python's audit events, that code under simulation really sleeps, connects, starts a thread or
+another process. Such a call is refused, and remembered, because the code may well catch what it gets.
+Never: looks at files; reading and writing them does not wait.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.model.activation import current_body
+from holdfast.model.errors import HoldfastError
+
+_REFUSED = {
+    "time.sleep": "really sleeps (time.sleep)",
+    "socket.connect": "opens a connection (a socket)",
+    "socket.bind": "listens on a socket",
+    "socket.getaddrinfo": "asks a name server (a socket)",
+    "socket.gethostbyname": "asks a name server (a socket)",
+    "_thread.start_new_thread": "starts a thread",
+    "subprocess.Popen": "starts a process",
+    "os.system": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.fork": "forks",
+    "os.exec": "replaces this process",
+}
+
+
+class Unsuitable(HoldfastError):
+    """This code cannot run in the simulation."""
+
+    code = "unsuitable"
+
+
+class _Fence:
+    def __init__(self) -> None:
+        self.closed = False
+        self.installed = False
+        self.found: list[str] = []
+
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.closed and event in _REFUSED and not (event == "time.sleep" and args[0] == 0):
+            what = f"{current_body.get() or 'something'} {_REFUSED[event]}"
+            self.found.append(what)
+            raise Unsuitable(f"{what}; {WAY_OUT}")
+
+
+def refuse_sleep(seconds: float) -> None:
+    """In place of time.sleep: before Python 3.13 no audit event tells of it."""
+    if seconds > 0 and _fence.closed:
+        _fence.hook("time.sleep", (seconds,))
+
+
+WAY_OUT = (
+    "in a simulation nothing may wait for the real world. Replace the callable that does it by a fake "
+    "(`fakes={'module:name': fake}`, or `--fake module:name=module:fake`)"
+)
+_fence = _Fence()
+
+
+@contextmanager
+def closed() -> Iterator[list[str]]:
+    """Refuse whatever waits for the real world; the list says what was refused so far."""
+    if not _fence.installed:  # an audit hook cannot be taken away again; while open it does nothing
+        _fence.installed = True
+        sys.addaudithook(_fence.hook)
+    before, start = (_fence.closed, _fence.found), threading.Thread.start
+    _fence.closed, _fence.found = True, []
+
+    def watched_start(thread: threading.Thread) -> None:
+        _fence.hook("_thread.start_new_thread", ())  # before Python 3.12 no audit event tells of it
+        start(thread)
+
+    threading.Thread.start = watched_start  # type: ignore[method-assign, assignment]
+    try:
+        yield _fence.found
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+        _fence.closed, _fence.found = before
+
+
+@contextmanager
+def opened() -> Iterator[None]:
+    """For the kit itself, which needs a thread now and then."""
+    before, _fence.closed = _fence.closed, False
+    try:
+        yield
+    finally:
+        _fence.closed = before

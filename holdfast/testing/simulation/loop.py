@@ -1,0 +1,148 @@
+"""Loop: the event loop of one simulated process.
+
+Owns: what is ready to run and what waits for a time, for one process; asyncio sees nothing else of the world.
+Never: runs by itself (world.py takes the turns), waits for anything real. Whatever would (sockets, child processes,
+signals) is refused with a word about fakes.
+On crash: the loop is forgotten with everything in it; nothing of it runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, NoReturn
+
+from holdfast.testing.simulation.clock import VirtualClock
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Callbacks of one process, run in turns by the world."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        refuse: Callable[[str], Exception],
+        run_blocking: Callable[[Callable[[], Any], Callable[[Any, BaseException | None], None]], object],
+    ) -> None:
+        self.ready: deque[asyncio.Handle] = deque()
+        self._clock = clock
+        self._refuse = refuse
+        self._run_blocking = run_blocking
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._order = itertools.count()
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Every task that ever was: when the world ends, none may be left to end by itself."""
+        self.closed = False
+        """The process is dead: nothing is taken any more."""
+
+    # --- what asyncio asks ---------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._clock.seconds
+
+    def call_soon(  # type: ignore[override]  # the library's signature cannot be written with Callable[..., object]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.closed:
+            self.ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread at a time
+
+    def call_later(  # type: ignore[override]  # as above
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._clock.seconds + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # as above
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.closed:
+            heapq.heappush(self._timers, (when, next(self._order), handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is skipped when its time comes
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]  # only coroutines, as everywhere today
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future: asyncio.Future[Any] = self.create_future()
+
+        def done(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        self._run_blocking(lambda: func(*args), done)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.closed
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None:
+            raise error
+
+    async def shutdown_asyncgens(self) -> None:
+        return
+
+    # --- what the world asks -------------------------------------------------------------------------------
+
+    def next_time(self) -> float | None:
+        """When the next timer is due."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def wake_due(self) -> bool:
+        """What is due becomes ready; whether anything has."""
+        if not self._timers:
+            return False
+        now = self._clock.seconds
+        while self._timers and self._timers[0][0] <= now:
+            handle = heapq.heappop(self._timers)[2]
+            if not handle.cancelled():
+                self.ready.append(handle)
+        return bool(self.ready)
+
+    def cut(self) -> None:
+        """The process has died."""
+        self.closed = True
+        self.ready.clear()
+        self._timers.clear()
+
+    # --- what does not exist here --------------------------------------------------------------------------
+
+    def _outside(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise self._refuse("the event loop was asked for something outside the simulation (a socket, a child process)")
+
+
+for _name, _member in vars(asyncio.AbstractEventLoop).items():
+    if not _name.startswith("_") and callable(_member) and _name not in vars(VirtualLoop):
+        setattr(VirtualLoop, _name, VirtualLoop._outside)

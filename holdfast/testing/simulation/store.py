@@ -1,0 +1,125 @@
+"""Store: one database in memory, and each process's own way to it.
+
+Owns: which verbs are boundaries (every one that writes), and revoking a dead process's handle.
+Never: changes what a verb does; that is the real SQLite driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
+from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Store
+from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.testing.simulation.faults import PowerCut
+
+T = TypeVar("T")
+_READS = frozenset(name for name in vars(SqliteReads) if not name.startswith("_"))
+"""Every verb that only asks. One that is neither here nor written out below is not known: it may well write."""
+
+
+class Owner(Protocol):
+    """The process behind a handle."""
+
+    alive: bool
+
+    def write(self, verb: str, about: Any, apply: Callable[[], T]) -> T:
+        """Let a write happen, or let something else happen instead."""
+        ...
+
+
+class ProcessStore:
+    """The store as one process sees it: reads go through, writes are boundaries."""
+
+    def __init__(self, shared: Store, owner: Owner) -> None:
+        self.url = shared.url
+        self._shared = shared
+        self._owner = owner
+        self._closed_because: str | None = None
+        self._others_wrote = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _READS:
+            raise AttributeError(f"the simulation does not know {name}, a verb of the store that may write")
+        if self._closed_because is not None:
+            raise StoreError(f"the store cannot be used: {self._closed_because}")
+        verb = getattr(self._shared, name)
+        setattr(self, name, verb)  # found at once the next time
+        return verb
+
+    def revoke(self, because: str) -> None:
+        """From now on nothing of this handle reaches the database."""
+        self._closed_because = because
+        for name in _READS:
+            self.__dict__.pop(name, None)
+
+    def unknown(self, verb: str) -> OutcomeUnknown:
+        """What the driver raises when COMMIT fails: it is closed for good."""
+        self.revoke("an I/O error at COMMIT left the outcome open; open it again")
+        return OutcomeUnknown(f"{verb}: an I/O error at COMMIT; it is not known whether it happened")
+
+    @staticmethod
+    def full(verb: str) -> StoreFull:
+        return StoreFull(f"{verb}: the disk is full; nothing was written")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be read or written through it any more."""
+        return self._closed_because is not None
+
+    def others_wrote(self) -> None:
+        self._others_wrote = True
+
+    def _write(self, verb: str, about: Any, apply: Callable[[], T]) -> T:
+        if not self._owner.alive:
+            raise PowerCut
+        if self._closed_because is not None:
+            raise StoreError(f"the store cannot be used: {self._closed_because}")
+        return self._owner.write(verb, about, apply)
+
+    # --- the contract ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The database is there; what a new process finds in it is what the others left."""
+
+    def close(self) -> None:
+        self.revoke("it was closed")
+
+    def changed(self) -> bool:
+        found, self._others_wrote = self._others_wrote, False
+        return found
+
+    def commit(self, group: Sequence[Commit]) -> list[Landed]:
+        return self._write("commit", group, lambda: self._shared.commit(group))
+
+    def reserve_run_numbers(self, count: int) -> int:
+        return self._write("reserve_run_numbers", None, lambda: self._shared.reserve_run_numbers(count))
+
+    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
+        return self._write(
+            "register_version",
+            workflow,
+            lambda: self._shared.register_version(workflow, content_hash, definition, now),
+        )
+
+    def register_engine(self, row: EngineRow) -> None:
+        return self._write("register_engine", row, lambda: self._shared.register_engine(row))
+
+    def renew_engine(self, engine: str, expires_at: int) -> bool:
+        return self._write("renew_engine", (engine, expires_at), lambda: self._shared.renew_engine(engine, expires_at))
+
+    def remove_engine(self, engine: str) -> int:
+        return self._write("remove_engine", engine, lambda: self._shared.remove_engine(engine))
+
+    def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
+        return self._write("claim", run_nos, lambda: self._shared.claim(engine, run_nos))
+
+    def release(self, run_no: int, token: int) -> bool:
+        return self._write("release", run_no, lambda: self._shared.release(run_no, token))
+
+    def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
+        return self._write("set_hold", (run_no, hold), lambda: self._shared.set_hold(run_no, token, hold))
+
+    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
+        return self._write("send", message, lambda: self._shared.send(message))

@@ -1,0 +1,416 @@
+"""World: processes that share one database and one clock, and the choices that make up a schedule.
+
+Owns: whose turn it is, when time moves, who is dead, stands still or comes back, and when there is nothing left to do.
+Never: judges what happened (explorer/oracle.py), or chooses the faults (a tape does, boundaries.py).
+Invariants: the same tape and the same seed give the same schedule. Time moves only when nothing can happen without it.
+
+A process that dies is cut off in the middle of a callback. One that stands still keeps its memory, and the write at
+which it stopped happens when it comes back (or has happened already): that is a zombie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from holdfast.engine.settings import EngineSettings
+from holdfast.testing.simulation.bodies import Watcher
+from holdfast.testing.simulation.boundaries import Boundaries, Boundary
+from holdfast.testing.simulation.clock import SECOND, VirtualClock
+from holdfast.testing.simulation.faults import Postponed, PowerCut, Until
+from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.process import Process
+
+T = TypeVar("T")
+TURNS_MAX = 20_000
+"""Turns of a schedule; one that takes more is going round in circles."""
+LOOKS_MAX = 60
+"""How often time is moved by a second in the hope that somebody takes care of what is left."""
+
+SETTINGS = EngineSettings(
+    lease_seconds=3.0, grace_seconds=2.0, idle_seconds=1.0, sweep_seconds=5.0, threads=64, processes=4
+)
+"""Shorter than in production, so that what must wait for a lease or a sweep takes few steps."""
+
+
+class Observer(Protocol):
+    """Who looks at the database after every write, and at the end."""
+
+    def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None: ...
+
+
+class World:
+    """A few processes around one database."""
+
+    def __init__(
+        self,
+        shared: MemoryStore,
+        *,
+        tape: Callable[[int], int] = lambda number: 0,
+        seed: int = 0,
+        watcher: Watcher | None = None,
+        observer: Observer | None = None,
+        settings: EngineSettings = SETTINGS,
+        clock: VirtualClock | None = None,
+        client: Callable[[Process], Awaitable[None]] | None = None,
+        standby: bool = False,
+    ) -> None:
+        self.shared = shared
+        self.clock = clock or VirtualClock()
+        self.settings = settings
+        self.watcher = watcher
+        self.observer = observer
+        self.acts = Boundaries(tape, self.clock, self)
+        self.processes: list[Process] = []
+        self.unsuitable_because: list[str] = []
+        self.over = False
+        """The schedule has ended: whatever is still unwound has no effect."""
+        self.livelock = False
+        self.alike = False
+        """Whoever watches states has seen this one before: the schedule need not be run to its end."""
+        self._is_known: Callable[[str], bool] | None = None
+        self._first: Process | None = None
+        """Who has just come back: it goes on until it rests, so that what it was about to do happens now."""
+        self._unwatched: tuple[str, Process] | None = None
+        self._standby = standby
+        self._random = random.Random(seed) if seed else None
+        self._client = client
+        self._client_task: asyncio.Task[None] | None = None
+        self._client_at: Process | None = None
+        self._asked_again = 0
+        self._age = 0
+        """Writes so far: whoever has looked at this age has seen everything."""
+        self._awake = 0
+        """Grows whenever a process dies, stands still or comes back."""
+        self._turns = 0
+        self._looks = 0
+        self._look_failed = False
+
+    # --- a schedule ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run one schedule to its end."""
+        with _apart():
+            self.boot()
+            while not (self.livelock or self.alike):
+                if self._take_turns() or self._wake_due() or self._supervise():
+                    continue
+                if self._is_over():
+                    if not self._come_back():
+                        return
+                elif not (self._look_around() or self._come_back() or self._move_time()):
+                    return
+
+    def settle(self) -> None:
+        """Let everything happen that happens without time passing."""
+        self._turns = 0
+        with _apart():
+            while not self.livelock:
+                if not (self._take_turns() or self._wake_due() or self._supervise() or self._look_around()):
+                    return
+
+    def pass_time(self, micros: int) -> None:
+        """Let time pass, and everything happen meanwhile, in its order."""
+        until = self.clock.now() + micros
+        self.settle()
+        while (instant := min(self._instants(), default=until)) < until:
+            self._advance(instant)
+            self.settle()
+        self._advance(until)
+        self.settle()
+
+    def watch_states(self, is_known: Callable[[str], bool]) -> None:
+        """Ask whenever the future follows from the database alone whether this state was seen before; if so the
+        schedule ends there. That is so after a death, and when an engine has just claimed runs or gone on with them,
+        provided that no other process has anything in memory."""
+        self._is_known = is_known
+
+    def dispose(self) -> None:
+        """Forget the processes; nothing of them runs any more."""
+        self.over = True
+        with _apart():
+            for process in self.processes:
+                asyncio._set_running_loop(process.loop)
+                process.dispose()
+
+    def boot(self) -> Process:
+        """Start a process; it opens the database and takes over what nobody drives."""
+        process = Process(self, chr(ord("A") + len(self.processes)))
+        self.processes.append(process)
+        self._call(process, self._open(process))
+        return process
+
+    async def _open(self, process: Process) -> None:
+        try:
+            await process.engine.open()
+            await process.engine.recovery.sweep()
+        except Exception:  # noqa: BLE001 - a process that cannot start ends, and its supervisor starts another
+            self.kill(process)
+
+    @staticmethod
+    def _call(process: Process, work: Any) -> asyncio.Task[Any]:
+        return process.loop.create_task(work)
+
+    # --- whose turn it is ----------------------------------------------------------------------------------------
+
+    def _take_turns(self) -> bool:
+        """One turn for every process that has something to do; False when none has."""
+        ready = [p for p in self.processes if p.loop.ready and p.hangs_until is None]
+        if not ready:
+            return False
+        if self._random is not None:
+            ready = [self._random.choice(ready)]
+        elif self._first is not None:
+            if self._first in ready:
+                ready = [self._first]
+            else:
+                self._first = None
+                self._look_at_state(*self._unwatched or ("", ready[0]))
+        if len(ready) == 1:  # nobody else can become ready unless it comes back or is started
+            process, age = ready[0], self._awake
+            while process.loop.ready and self._awake == age:
+                self._turn(process)
+            return True
+        for process in ready:
+            self._turn(process)
+        return True
+
+    def _turn(self, process: Process) -> None:
+        """What is ready now, as an event loop does; what becomes ready meanwhile waits for the next turn."""
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            self.livelock = True
+            self._awake += 1
+            return
+        ready = process.loop.ready
+        asyncio._set_running_loop(process.loop)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+            except Postponed:
+                ready.appendleft(handle)
+            except PowerCut:
+                pass
+            if process.hangs_until is not None or not process.alive:
+                return
+
+    def _supervise(self) -> bool:
+        """Start a process where one is missing, and let the client ask again when nobody has answered it."""
+        for process in self.processes:
+            if process.alive and process.engine.fatal is not None:
+                self.kill(process)  # an engine that cannot use its store any more is ended by whoever runs it
+                return True
+        running = [p for p in self.processes if p.runs]
+        if not running:
+            self.boot()
+            return True
+        return self._serve_client(running[0])
+
+    def _serve_client(self, process: Process) -> bool:
+        if self._client is None:
+            return False
+        task, at = self._client_task, self._client_at
+        if task is not None and at is not None:
+            if at.runs and not task.done():
+                return False
+            if task.done() and task.exception() is None:
+                return False
+            self._asked_again += 1
+            if self._asked_again > LOOKS_MAX:
+                self.livelock = True
+                return False
+        self._client_at = process
+        self._client_task = self._call(process, self._client(process))
+        return True
+
+    def _look_around(self) -> bool:
+        """Every engine looks for work; one that has seen everything need not look again."""
+        looked = False
+        for process in self.processes:
+            if process.runs and process.seen != self._age:
+                process.seen = self._age
+                looked = True
+                self._call(process, self._patrol(process))
+        return looked
+
+    async def _patrol(self, process: Process) -> None:
+        try:
+            await process.engine.patrol()
+        except Exception:  # noqa: BLE001 - the engine's own loop logs it, and looks again a second later
+            self._look_failed = True
+
+    def _is_over(self) -> bool:
+        """Whether the client was answered and every run has ended, so that whatever still happens comes too late."""
+        served = self._client is None or (self._client_task is not None and self._client_task.done())
+        return served and self.shared.is_finished()
+
+    def _come_back(self) -> bool:
+        """The others have nothing left to do: whoever still stands still comes back."""
+        for process in self.processes:
+            if process.hangs_until is not None and (self.shared.is_finished() or not self._lease_lives(process)):
+                self._thaw(process)
+                return True
+        return False
+
+    def _lease_lives(self, process: Process) -> bool:
+        return any(row.engine == process.engine.lease.engine for row in self.shared.engines())
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _move_time(self) -> bool:
+        """Go to the next instant at which something can happen; False when there is none."""
+        now, timer = self.clock.now(), self.shared.next_timer()
+        instants = self._instants()
+        standing = {p.engine.lease.engine for p in self.processes if p.hangs_until is not None}
+        expiring = [row.expires_at + 1 for row in self.shared.engines() if row.engine in standing]
+        expiring = [instant for instant in expiring if instant > now]
+        instants += expiring
+        if not expiring and self._is_worth_a_look(overdue=timer is not None and timer <= now):
+            instants.append(now + SECOND)
+        if not instants:
+            return False
+        self._advance(min(instants))
+        if self._standby and len(self.processes) == 1:
+            self.boot()  # whoever waits is not alone: two engines look after one database
+        return True
+
+    def _instants(self) -> list[int]:
+        """When timers are due, in memory and in the database."""
+        now = self.clock.now()
+        instants = []
+        for process in self.processes:
+            due = process.loop.next_time() if process.runs else None
+            if due is not None:
+                instants.append(max(self.clock.instant(due), now + 1))
+        timer = self.shared.next_timer()
+        if timer is not None and timer > now:
+            instants.append(timer)
+        return instants
+
+    def _is_worth_a_look(self, overdue: bool) -> bool:
+        """Whether an engine that looks again should find something; not for ever, or a stuck run would go unnoticed."""
+        failed, self._look_failed = self._look_failed, False
+        if not (failed or overdue) and self.shared.is_at_rest():
+            self._looks = 0
+            return False
+        self._looks += 1
+        return self._looks < LOOKS_MAX
+
+    def _wake_due(self) -> bool:
+        """What is due by now becomes ready."""
+        woken = [process for process in self.processes if process.runs and process.loop.wake_due()]
+        return bool(woken)
+
+    def _advance(self, instant: int) -> None:
+        self.clock.move_to(instant)
+        self._age += 1
+        for process in self.processes:
+            if process.runs:
+                if instant - process.renewed_at >= self.settings.lease_seconds * SECOND / 3:
+                    self._renew(process)  # as its own thread would have done all the while
+                process.loop.wake_due()
+
+    # --- what was written ----------------------------------------------------------------------------------------
+
+    def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
+        return self.acts.write(process, verb, about, apply)
+
+    def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
+        """The database has changed, and everybody who watches it hears of it."""
+        self._age += 1
+        for other in self.processes:
+            if other is not process:
+                other.store.others_wrote()
+        self._wake_zombies(process, verb, result)
+        if self.observer is not None:
+            self.observer.wrote(process, verb, about, result)
+        if verb == "claim" and result and not process.engine.actors:
+            process.fresh = True
+            self._look_at_state(verb, process)
+        elif verb == "commit" and process.fresh:
+            process.fresh = False
+            self._look_at_state(verb, process)
+
+    def _look_at_state(self, label: str, process: Process) -> None:
+        """The future of this process follows from the database; does that of the world?"""
+        self._unwatched = None
+        if not label or self._is_known is None or self._random is not None:
+            return
+        if any(p.alive and p is not process and not p.rests for p in self.processes):
+            self._unwatched = (label, process)
+        elif self._is_known(label):
+            self.alike = True
+
+    def _wake_zombies(self, actor: Process, verb: str, result: Any) -> None:
+        for process in self.processes:
+            until = process.hangs_until
+            if until is None or process is actor or not actor.alive:
+                continue
+            freed = until is Until.FREED and verb == "remove_engine"
+            claimed = until is Until.CLAIMED and verb == "claim" and result
+            taken_over = until is Until.TAKEN_OVER and verb == "commit"
+            if freed or claimed or taken_over:
+                self._thaw(process)
+
+    # --- dying, standing still, coming back ------------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """The process ends here. On one host the others see that at once."""
+        process.cut()
+        self._age += 1
+        self._awake += 1
+        self._look_at_state("death", process)
+
+    def freeze(self, process: Process, until: Until) -> None:
+        process.freeze(until)
+        self._age += 1
+        self._awake += 1
+
+    def _thaw(self, process: Process) -> None:
+        process.thaw()
+        self._age += 1
+        self._awake += 1
+        self._first = process
+        process.loop.wake_due()
+        self._renew(process)  # its thread was due long ago
+
+    def _renew(self, process: Process) -> None:
+        process.renewed_at = self.clock.now()
+        process.engine.committer.call_from_thread(process.engine.lease.renew_once)
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """What was met so far."""
+        return self.acts.met
+
+    @property
+    def client_state(self) -> tuple[Any, ...]:
+        """Whom the client has asked, and whether it was answered."""
+        at, task = self._client_at, self._client_task
+        return (at is not None and at.alive, task is not None and task.done())
+
+    def is_gone(self, engine: str) -> bool:
+        return not any(p.alive and p.engine.lease.engine == engine for p in self.processes)
+
+    def unsuitable(self, why: str) -> None:
+        self.unsuitable_because.append(why)
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Take turns inside whatever event loop the caller has, without it noticing."""
+    outer = asyncio._get_running_loop()
+    swap = getattr(asyncio.tasks, "_swap_current_task", None)  # from Python 3.12 on; needed from 3.14 on
+    task = swap(outer, None) if swap is not None and outer is not None else None
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(outer)
+        if task is not None and swap is not None:
+            swap(outer, task)

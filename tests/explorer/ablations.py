@@ -1,0 +1,411 @@
+"""Ablations: engines that were broken on purpose, one safeguard at a time.
+
+Each takes away one thing that the real engine does, with a patch, and names a scenario in which its absence must be
+noticed. They prove that each safeguard carries weight, and that the explorer would see it missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import msgspec
+
+from holdfast.engine import inbox, leases, recovery, rows
+from holdfast.engine.actor import RunActor
+from holdfast.engine.alarms import Alarms
+from holdfast.engine.committer import Committer
+from holdfast.engine.engine import Engine
+from holdfast.engine.persistence import Persistence
+from holdfast.engine.recovery import Recovery
+from holdfast.model import commands as cmd
+from holdfast.model import events as ev
+from holdfast.model.errors import HoldfastError, StoreError, StoreFull
+from holdfast.model.statuses import NodeStatus
+from holdfast.rules import decide, nodes, waits
+from holdfast.rules import recovery as takeover
+from holdfast.store.api import Commit, Landed, RunStep
+from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.store.statements import load
+from holdfast.testing import Report, explore
+from holdfast.testing.explorer.findings import Kind
+from holdfast.testing.simulation.process import SimulatedLease
+from holdfast.testing.simulation.store import ProcessStore
+from holdfast.worker import context, steps
+from holdfast.worker.memory import Memory
+from tests.explorer import scenarios
+
+SQL = load("sqlite")
+Patch = Callable[[], Any]
+
+
+class Ablation(NamedTuple):
+    """A broken engine, and where its fault must show."""
+
+    name: str
+    what: str
+    workflow: Any
+    patch: Patch
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+def _sql(name: str, old: str, new: str) -> Patch:
+    def patch() -> Any:
+        assert old in SQL[name], f"{name} does not contain {old!r} any more"
+        return mock.patch.dict(SQL, {name: SQL[name].replace(old, new)})
+
+    return patch
+
+
+def _all(*patches: Patch) -> Patch:
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch())
+            yield
+
+    return patched
+
+
+def _method(owner: Any, name: str, replacement: Any) -> Patch:
+    return lambda: mock.patch.object(owner, name, replacement)
+
+
+# --- the fence ---------------------------------------------------------------------------------------------------
+
+_no_token = _all(_sql("move_run", "AND token = ?2", "AND ?2 = ?2"), _sql("step_run", "AND token = ?2", "AND ?2 = ?2"))
+_no_seq = _all(
+    _sql("move_run", "AND last_seq = ?3", "AND ?3 = ?3"), _sql("step_run", "AND last_seq = ?3", "AND ?3 = ?3")
+)
+
+
+def _checked_before(self: Committer, commit: Commit, lander: Any) -> None:
+    """The token is compared when the commit is handed over, not when it is written."""
+    row = self._store.run_by_no(commit.run_no)
+    if row is not None and row.token != commit.token:
+        self._loop.call_soon(lander.landed, Landed("fenced", "asked before"))
+        return
+    self._pending.append((commit, lander))
+
+
+def _refusal_swallowed(original: Any) -> Any:
+    return lambda self, outcome: original(self, Landed(None))
+
+
+# --- one commit ----------------------------------------------------------------------------------------------------
+
+
+def _two_transactions(self: Committer, group: Any) -> Any:
+    """Rows first, then the events they come from."""
+    commits = [commit for commit, _ in group]
+    try:
+        landed = self._store.commit([msgspec.structs.replace(c, events=()) for c in commits])
+        events = [
+            Commit(
+                c.run_no,
+                c.token,
+                row.last_seq,
+                change=RunStep(row.last_seq, row.head_hash, row.recoveries),
+                events=c.events,
+            )
+            for c, outcome in zip(commits, landed, strict=True)
+            if outcome.refusal is None and (row := self._store.run_by_no(c.run_no)) is not None
+        ]
+        self._store.commit(events)
+    except HoldfastError as e:
+        return [], e
+    return landed, None
+
+
+def _children_later(self: Committer, group: Any) -> Any:
+    commits = [commit for commit, _ in group]
+    try:
+        landed = self._store.commit([msgspec.structs.replace(c, children=()) for c in commits])
+        for c in commits:
+            if c.children:
+                self._store.commit(list(c.children))
+    except HoldfastError as e:
+        return [], e
+    return landed, None
+
+
+def _messages_first(self: Committer, group: Any) -> Any:
+    commits = [commit for commit, _ in group]
+    try:
+        for c in commits:
+            for message in c.messages:
+                self._store.send(message)
+        return self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits]), None
+    except HoldfastError as e:
+        return [], e
+
+
+def _messages_later(self: Committer, group: Any) -> Any:
+    commits = [commit for commit, _ in group]
+    try:
+        landed = self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits])
+        for c in commits:
+            for message in c.messages:
+                self._store.send(message)
+        return landed, None
+    except HoldfastError as e:
+        return [], e
+
+
+def _told_as_failed(self: Committer, group: Any, error: BaseException) -> None:
+    for _, lander in group:
+        lander.landed(Landed("failed", str(error)))
+
+
+def _act_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
+    if draft.entries and self.creating is None:
+        self._act(draft, [])
+        draft.started = []
+    _hand_over(self, draft, replies)
+
+
+_hand_over = RunActor._hand_over
+
+
+def _answer_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
+    if draft.entries:
+        for done, answer, refusal in replies:
+            done(answer, refusal)
+        replies = []
+    _hand_over(self, draft, replies)
+
+
+# --- messages, waits, timers ---------------------------------------------------------------------------------------
+
+
+def _consumed_on_delivery(actor: RunActor, message: Any) -> None:
+    """A message counts as consumed when its owner has seen it, not with what it led to."""
+    if message.message_id not in actor.delivered:
+        actor.engine.store._shared.ask(  # type: ignore[attr-defined]
+            "UPDATE run_inbox_messages SET status = 'consumed' WHERE message_id = ?", (message.message_id,)
+        )
+        actor.delivered.add(message.message_id)
+        actor.tell(cmd.Message(message.message_id, message.kind, message.payload))
+
+
+def _no_scan(original: Any) -> Any:
+    return lambda self, run_nos=None: [] if run_nos is None else original(self, run_nos)
+
+
+def _fire_early(self: Engine, due_at: int, function: Any, *args: Any) -> Any:
+    return self.loop.call_later(0, function, *args)
+
+
+def _fire_unchecked(d: Any, c: cmd.FireTimer) -> None:
+    """The timer is taken at its word."""
+    d.emit(ev.TimerFired(c.timer))
+    wait = d.state.waits.get(c.timer)
+    if wait is not None:
+        waits.close_wait(d, wait, "fired", b"null")
+
+
+def _ring_twice(original: Any) -> Any:
+    def ring(self: Any, name: str) -> None:
+        original(self, name)
+        self._fire(name)
+
+    return ring
+
+
+# --- recovery ------------------------------------------------------------------------------------------------------
+
+
+def _completed_when_started(d: Any, ns: Any) -> None:
+    """Whatever had been started counts as done."""
+    d.emit(ev.NodeCompleted(ns.attempt, msgspec.Raw(b"null")), ns)
+    d.todo.append(ns)
+
+
+def _same_attempt(d: Any, ns: Any) -> None:
+    d.emit(ev.NodeScheduled(ns.attempt), ns)
+    if waits.may_start(d, ns):
+        d.scheduled.append(ns)
+
+
+def _interrupted_forgotten(d: Any, ns: Any) -> None:
+    """A body that was cut off is not looked at."""
+
+
+def _run_completed_again(d: Any, ns: Any) -> None:
+    if ns.status is NodeStatus.COMPLETED and ns.plan.body is None:
+        ns.status = NodeStatus.RUNNING
+        takeover._cut_off(d, ns)
+        return
+    _go_on(d, ns)
+
+
+_go_on = takeover._go_on
+
+
+async def _load_without_claim(self: Recovery, run_nos: Any, **options: Any) -> int:
+    """The run is read and driven, and nobody asks who holds it."""
+    wanted = [row for n in run_nos if n not in self._engine.actors and (row := self._engine.store.run_by_no(n))]
+    await self._load(wanted)
+    return len(wanted)
+
+
+async def _nobody(self: Any, *args: Any, **kwargs: Any) -> None:
+    """It is not done at all."""
+
+
+def _undo_nothing(plan: Any, found: Any) -> cmd.ProvideUndo:
+    return cmd.ProvideUndo(())
+
+
+def _everybody_is_dead(original: Any) -> Any:
+    """A clock that is an hour ahead judges the leases of the others."""
+    return lambda self, now: original(self, now + 3_600_000_000)
+
+
+def _renew_in_silence(self: leases.Lease) -> None:
+    try:
+        alive = self._store.renew_engine(self.engine, self._expiry(self._clock.now()))
+        self.lost = self.lost or not alive
+    except Exception:  # noqa: BLE001, S110 - this is the fault
+        pass
+
+
+# --- bodies and their memory -------------------------------------------------------------------------------------
+
+
+def _key_with_attempt(original: Any) -> Any:
+    return property(lambda self: f"{original.fget(self)}:{self._activation.attempt.attempt}")
+
+
+async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) -> Any:
+    memo = ctx._activation.memory.recall(call)
+    if memo is not None and memo.output is not None:
+        return msgspec.json.decode(memo.output)
+    await ctx._record(call, b"0")
+    return await self._call(ctx, call, args, kwargs)
+
+
+def _any_input_will_do(d: Any, scope: Any, plan: Any, path: str) -> bool:
+    """A join counts arrivals, and takes the first for all."""
+    missing = [n for n in plan.waits_for if not nodes._is_settled(d, scope, n)]
+    return len(missing) < len(plan.waits_for)
+
+
+def _hold_everything(self: Persistence, draft: Any, state: Any) -> bool:
+    """A lazy run that lets things leave before they are committed."""
+    return self.lazy and state.status not in ("completed", "failed", "cancelled") and not draft.finish
+
+
+TWO_STEPS = {"idempotent": ["xp_step", "xp_sync_step"]}
+
+ALL = [
+    Ablation("no token in the fence", "WHERE names run and seq, and not the token", scenarios.chain, _no_token),
+    Ablation(
+        "token compared before the transaction",
+        "the token is asked when the commit is handed over",
+        scenarios.chain,
+        _all(_no_token, _method(Committer, "submit", _checked_before)),
+    ),
+    Ablation(
+        "refusal swallowed",
+        "a refused commit counts as landed",
+        scenarios.chain,
+        _method(RunActor, "landed", _refusal_swallowed(RunActor.landed)),
+    ),
+    Ablation("no new token when freed", "freeing runs leaves their token", scenarios.chain,
+             _sql("free_runs", "token = token + 1", "token = token")),
+    Ablation("no new token when claimed", "claiming leaves the token", scenarios.code,
+             _sql("claim", "token = token + 1", "token = token"), TWO_STEPS),
+    Ablation("claim without asking who holds it", "a live owner is robbed", scenarios.code,
+             _all(_sql("claim", "AND engine IS NULL", ""), _sql("claimable", "AND engine IS NULL", "")), TWO_STEPS),
+    Ablation("recovery without a lease", "runs are driven that were not claimed", scenarios.chain,
+             _method(Recovery, "claim", _load_without_claim)),
+    Ablation("lease judged by a wrong clock", "an engine whose clock is ahead buries the living", scenarios.code,
+             _method(SimulatedLease, "dead_engines", _everybody_is_dead(SimulatedLease.dead_engines)), TWO_STEPS),
+    Ablation("heartbeat swallows everything", "`except Exception: pass` around the renewal", scenarios.code,
+             _method(leases.Lease, "renew_once", _renew_in_silence), TWO_STEPS),
+    Ablation("COMMIT error taken for a rollback", "an unknown outcome is tried again, without a seq in the fence",
+             scenarios.chain, _all(_no_seq, _method(ProcessStore, "unknown", lambda self, verb: StoreFull(verb)))),
+    Ablation("COMMIT error taken for a failure", "an unknown outcome is told as failed", scenarios.chain,
+             _all(_method(ProcessStore, "unknown", lambda self, verb: StoreError(verb)),
+                  _method(Committer, "_fail", _told_as_failed))),
+    Ablation("events and rows in two transactions", "rows first, their events later", scenarios.chain,
+             _method(Committer, "_try", _two_transactions)),
+    Ablation("children in a second transaction", "the parent's commit first, then its child", scenarios.graph_parent,
+             _method(Committer, "_try", _children_later)),
+    Ablation("parent told before the child's end", "the message goes first", scenarios.graph_parent,
+             _method(Committer, "_try", _messages_first)),
+    Ablation("parent told after the child's end", "the message goes in a transaction of its own",
+             scenarios.graph_parent, _all(_method(Committer, "_try", _messages_later),
+                  _method(SqliteReads, "waits_for_ended", lambda self: []))),
+    Ablation("effects before the commit", "bodies start when decided, not when committed", scenarios.chain,
+             _method(RunActor, "_hand_over", _act_before_commit)),
+    Ablation("answer before the commit", "the client hears of a run that is not there yet", scenarios.chain,
+             _method(RunActor, "_hand_over", _answer_before_commit)),
+    Ablation("message consumed on delivery", "outside the commit of what it leads to", scenarios.graph_parent,
+             lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery)),
+    Ablation("message consumed on delivery after a takeover", "the same where a run is taken over",
+             scenarios.slow_parent, lambda: mock.patch.multiple(recovery, deliver=_consumed_on_delivery), TWO_STEPS),
+    Ablation("no scan for messages", "only a wake-up brings messages to runs that nobody holds", scenarios.graph_parent,
+             _all(_method(SqliteReads, "new_messages", _no_scan(SqliteReads.new_messages)),
+                  _sql("claimable", "m.status = 'new'", "m.status = 'never'"))),
+    Ablation("timer fires early", "nobody looks at the clock", scenarios.code, _method(Engine, "call_at", _fire_early),
+             TWO_STEPS),
+    Ablation("timer fires unchecked", "a timer that rings twice fires twice", scenarios.code,
+             _all(lambda: mock.patch.dict(decide._RULES, {cmd.FireTimer: _fire_unchecked}),
+                  _method(Alarms, "_ring_timer", _ring_twice(Alarms._ring_timer))),
+             TWO_STEPS),
+    Ablation("timers only in memory", "no row is written for them", scenarios.code,
+             _method(rows, "timer_rows", lambda state, entries: []), TWO_STEPS),
+    Ablation("nobody looks for due timers", "an evicted run is not woken", scenarios.code,
+             _method(Recovery, "wake_due", _nobody), TWO_STEPS),
+    Ablation("nobody buries the dead", "a dead engine keeps its runs", scenarios.chain,
+             _method(Recovery, "bury_dead", _nobody)),
+    Ablation("started counts as completed", "what was cut off is taken for done", scenarios.chain,
+             _method(takeover, "_cut_off", _completed_when_started)),
+    Ablation("cut-off bodies are forgotten", "a takeover leaves running nodes alone", scenarios.chain,
+             _method(takeover, "_cut_off", _interrupted_forgotten)),
+    Ablation("attempt not raised after a crash", "the second start is attempt 1 again", scenarios.chain,
+             _method(takeover, "_cut_off", _same_attempt)),
+    Ablation("completed nodes run again", "a takeover begins anew", scenarios.chain,
+             _method(takeover, "_go_on", _run_completed_again)),
+    Ablation("compensations lost", "what there is to undo is not read after a takeover", scenarios.compensated,
+             lambda: mock.patch.object(recovery, "supplies", SimpleNamespace(undo=_undo_nothing))),
+    Ablation("join by count", "the first of several inputs lets a node run", scenarios.ordered,
+             _method(nodes, "_decidable", _any_input_will_do)),
+    Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,
+             _method(context._Base, "idempotency_key", _key_with_attempt(context._Base.idempotency_key))),
+    Ablation("memo before the step", "a step is recorded, then run", scenarios.checkpointed,
+             _method(steps.StepRunner, "run", _memo_first), TWO_STEPS),
+    Ablation("memory not read", "remembered calls are made again", scenarios.checkpointed,
+             _method(Memory, "recall", lambda self, call: None), TWO_STEPS),
+    Ablation("lazy runs let everything out", "a child is started before it is committed", scenarios.lazy_parent,
+             _method(Persistence, "may_hold", _hold_everything)),
+]  # fmt: skip
+
+SCHEDULES_MAX = 1_000
+
+
+def caught(ablation: Ablation) -> Report:
+    """What the explorer says of a broken engine."""
+    with ablation.patch():
+        return explore(ablation.workflow, stop_at_first=True, schedules_max=SCHEDULES_MAX, **ablation.options)
+
+
+def table(ablations: Sequence[Ablation]) -> list[str]:
+    """The rows for docs/reliability.md."""
+    lines = ["| ablation | what is missing | caught by | schedules |", "|---|---|---|---|"]
+    for ablation in ablations:
+        report = caught(ablation)
+        finding = report.findings[0]
+        by = finding.subject if finding.kind is Kind.INVARIANT else "other outcome"
+        lines.append(f"| {ablation.name} | {ablation.what} | {by} | {report.schedules} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table(ALL)))

@@ -1,0 +1,89 @@
+"""`holdfast crashtest`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+
+FLOWS = """
+import time
+import holdfast as hf
+
+@hf.node
+async def crashtest_book(x: int) -> int:
+    return x
+
+@hf.node(idempotent=True)
+def crashtest_nap(x: int) -> int:
+    time.sleep(0.001)
+    return x
+
+@hf.workflow(name="crashtest_unsafe")
+def unsafe(x: int = 1) -> int:
+    return crashtest_book(x)
+
+@hf.workflow(name="crashtest_sleepy")
+def sleepy(x: int = 1) -> int:
+    return crashtest_nap(x)
+
+def no_sleep(seconds: float) -> None:
+    pass
+"""
+
+
+@pytest.fixture
+def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "crashtest_flows.py"
+    if not file.exists():
+        file.write_text(FLOWS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "crashtest_flows", raising=False)
+
+
+def test_unsafe_is_exit_code_1_and_said_in_words(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:unsafe", "--set", "x=3"]) == 1
+    told = capsys.readouterr().out
+    assert "crashtest_unsafe is not safe: 1 finding." in told
+    assert "the body of crashtest_book ran 2 times and did not read ctx.idempotency_key" in told
+    assert "--replay 0/4.2" in told
+    assert "schedules a second" in told
+
+
+def test_safe_is_exit_code_0(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:unsafe", "--idempotent", "crashtest_book"]) == 0
+    assert main(["crashtest", f"{flows}:unsafe", "--effects", "none"]) == 0
+    assert "survives every crash" in capsys.readouterr().out
+
+
+def test_a_tape_is_replayed_and_json_is_json(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:unsafe", "--replay", "0/4.2", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["schedules"] == 2
+    assert told["findings"][0]["tape"] == "0/4.2"
+
+
+def test_what_cannot_be_explored_is_exit_code_2_and_a_fake_helps(
+    flows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crashtest", f"{flows}:sleepy"]) == 2
+    assert "crashtest_flows.crashtest_nap really sleeps (time.sleep)" in capsys.readouterr().out
+    assert main(["crashtest", f"{flows}:sleepy", "--fake", "time:sleep=crashtest_flows:no_sleep"]) == 0
+
+
+def test_wrong_usage_is_exit_code_2(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:unsafe", "--fake", "nonsense"]) == 2
+    assert main(["crashtest", f"{flows}:unsafe", "--replay", "nonsense"]) == 2
+    assert main(["crashtest", f"{flows}:unsafe", "--input", '{"y": 1}']) == 2
+    assert "It takes x" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""What the explorer says about effects: in plain words, with the boundary, and only where it is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.errors import UsageError
+from holdfast.testing import Report, explore
+from holdfast.testing.explorer.findings import Finding, Kind
+from tests.explorer import shop
+
+CHARGE = "tests.explorer.shop.charge"
+
+
+def only(report: Report, kind: Kind) -> Finding:
+    (finding,) = report.findings
+    assert finding.kind is kind, report.explain()
+    return finding
+
+
+def test_a_body_that_runs_twice_without_reading_its_key_is_reported_with_the_boundary() -> None:
+    finding = only(explore(shop.books), Kind.REPEATED)
+    assert finding.what == "the body of book ran 2 times and did not read ctx.idempotency_key"
+    assert finding.where == "boundary 4, body of book (attempt 1): it happens, and the process dies before it knows"
+    assert "idempotent=True" in finding.advice
+    assert any("<-- it happens, and the process dies" in line for line in finding.timeline)
+    assert len(finding.timeline) <= 22
+
+
+def test_a_node_said_to_be_idempotent_is_not_reported() -> None:
+    report = explore(shop.books, idempotent=["book"])
+    assert report.safe, report.explain()
+
+
+def test_a_step_that_runs_twice_is_reported_and_the_durable_code_around_it_is_not() -> None:
+    finding = only(explore(shop.code), Kind.REPEATED)
+    assert finding.subject == "step tests.explorer.shop.charge of shop_code"
+
+
+def test_a_named_call_without_a_key_is_reported() -> None:
+    finding = only(explore(shop.without_key, effects=[CHARGE]), Kind.REPEATED)
+    assert finding.what.startswith(f"{CHARGE}(amount=10) was called 2 times, and nothing tells the receiver")
+    assert "call of tests.explorer.shop.charge" in finding.where
+
+
+@pytest.mark.parametrize("effect", [CHARGE, "tests.explorer.shop:charge", shop.charge])
+def test_a_named_call_with_the_key_of_its_node_is_safe(effect: object) -> None:
+    report = explore(shop.with_key, effects=[effect])
+    assert report.safe, report.explain()
+    assert report.labels["call"] == 1
+
+
+def test_a_key_inside_another_text_counts() -> None:
+    report = explore(shop.sync, effects=["tests.explorer.shop.charge_sync"])
+    assert report.safe, report.explain()
+
+
+def test_a_method_can_be_named() -> None:
+    report = explore(shop.by_method, effects=["tests.explorer.shop.Payments.pay"])
+    assert report.safe, report.explain()
+    assert report.labels["call"] == 1
+
+
+def test_a_node_can_be_named_among_the_effects() -> None:
+    finding = only(explore(shop.books, effects=["tests.explorer.shop.book"]), Kind.REPEATED)
+    assert finding.subject == "the body of book"
+
+
+def test_a_call_repeated_under_another_key_is_reported() -> None:
+    finding = only(explore(shop.with_new_key, effects=[CHARGE]), Kind.NEW_KEY)
+    assert "was called 2 times with different keys" in finding.what
+    assert "ctx.idempotency_key" in finding.advice
+
+
+def test_a_key_with_the_attempt_in_it_is_another_key() -> None:
+    finding = only(explore(shop.again, effects=[CHARGE]), Kind.NEW_KEY)
+    assert "with different keys" in finding.what
+
+
+def test_results_that_differ_between_two_executions_are_reported() -> None:
+    finding = only(explore(shop.gamble), Kind.DIFFERS)
+    assert finding.what.startswith("the body of lottery ran 2 times and returned different results: 0.")
+
+
+def test_no_effects_at_all_leaves_the_outcome_and_the_invariants() -> None:
+    report = explore(shop.without_key, effects=[])
+    assert report.safe, report.explain()
+    assert "body" not in report.labels
+
+
+def test_an_effect_that_does_not_exist_is_the_callers_mistake() -> None:
+    with pytest.raises(UsageError, match="has no nothing"):
+        explore(shop.with_key, effects=["tests.explorer.shop.nothing"])
+    with pytest.raises(UsageError, match="no such module"):
+        explore(shop.with_key, effects=["nowhere.nothing"])
+
+
+def test_the_named_callable_is_itself_again_afterwards() -> None:
+    before = shop.charge
+    explore(shop.without_key, effects=[CHARGE])
+    assert shop.charge is before

@@ -1,0 +1,94 @@
+"""The explorer over everything the engine can do: at depth 1 no crash changes an outcome or breaks a promise."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing import explore
+from holdfast.testing.simulation.faults import Outcome
+from holdfast.worker.loading import load_file
+from tests.explorer import scenarios
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+STEPS = ["xp_step", "xp_sync_step"]
+
+
+@pytest.mark.parametrize("name", scenarios.ALWAYS_THE_SAME)
+def test_no_crash_changes_the_outcome_of(name: str) -> None:
+    report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS)
+    assert report.safe, report.explain()
+    assert report.schedules > 12 * (report.boundaries - 6)
+
+
+@pytest.mark.parametrize("name", ["xp_graph_parent", "xp_code", "xp_compensate"])
+def test_no_crash_changes_the_outcome_whoever_goes_first(name: str) -> None:
+    report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS, seed=7)
+    assert report.safe, report.explain()
+
+
+def test_what_must_not_be_repeated_runs_at_most_once() -> None:
+    for workflow in (scenarios.once_only, scenarios.ask_first):
+        report = explore(workflow)
+        assert report.safe, report.explain()
+
+
+@pytest.mark.parametrize(
+    ("workflow", "node"),
+    [(scenarios.chain, "xp_add_2"), (scenarios.compensated, "xp_book"), (scenarios.mapped, "xp_double")],
+)
+def test_a_cancel_survives_every_crash(workflow: Any, node: str) -> None:
+    report = explore(workflow, cancel_after=node)
+    assert report.safe, report.explain()
+
+
+def test_two_crashes_in_one_schedule_are_survived_too() -> None:
+    report = explore(scenarios.routed, depth=2, schedules_max=1_500)
+    assert report.safe, report.explain()
+    assert report.schedules == 1_500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xp_graph_parent", "xp_retry", "xp_compensate", "xp_lazy_parent", "xp_sync_code"])
+def test_two_crashes_in_one_schedule_of(name: str) -> None:
+    report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS, depth=2, schedules_max=4_000)
+    assert report.safe, report.explain()
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "options"),
+    [
+        ("order.py", "fulfil", {"fakes": {"time:sleep": lambda seconds: None}}),
+        ("refine.py", "refine", {}),
+        ("research.py", "research", {}),
+        ("fan_out.py", "survey", {"pattern": "f*.py"}),
+    ],
+)
+def test_the_examples_survive_every_crash(
+    file: str, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    report = explore(getattr(load_file(EXAMPLES / file), name), effects=[], **options)
+    assert report.safe, report.explain()
+
+
+def test_every_kind_of_write_meets_every_fault() -> None:
+    """An exploration that never reached a boundary proves nothing about it."""
+    met: set[tuple[str, Outcome]] = set()
+    for name in ("xp_slow_parent", "xp_parent"):
+        explorer = _explorer(scenarios.ALWAYS_THE_SAME[name])
+        with explorer.surroundings():
+            for schedule in explorer.schedules(depth=1):
+                met |= {(b.label, b.outcome) for b in schedule.boundaries if b.is_write}
+    verbs = {"register_engine", "renew_engine", "register_version", "reserve_run_numbers", "commit", "claim", "release"}
+    assert {(verb, outcome) for verb in verbs for outcome in Outcome} <= met
+    assert ("remove_engine", Outcome.OK) in met
+
+
+def _explorer(workflow: Any) -> Any:
+    from holdfast.testing.explorer.search import Explorer
+
+    return Explorer(workflow, {}, None, set(STEPS), {}, None)

@@ -1,0 +1,127 @@
+"""A run as execution paths, and what resuming makes of those that were cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.engine.paths import TEMP_HOLD, ExecutionPath, sanitised
+from holdfast.opening import open_engine
+from holdfast.testing.corrupt import corrupt
+
+CALLS: list[str] = []
+STUCK = {"on": False}
+
+
+@hf.node
+async def path_item(x: int) -> int:
+    CALLS.append(f"item {x}")
+    if x == 2 and STUCK["on"]:
+        await asyncio.sleep(3600)
+    return x * 10
+
+
+@hf.node
+async def path_sum(items: list[int]) -> int:
+    CALLS.append("sum")
+    return sum(items)
+
+
+@hf.workflow
+def path_parallel(numbers: list[int]) -> Any:
+    return path_sum(hf.map(path_item, numbers))
+
+
+@hf.node
+async def path_one(x: int) -> int:
+    CALLS.append("one")
+    return x + 1
+
+
+@hf.node
+async def path_two(x: int) -> int:
+    CALLS.append("two")
+    return x + 1
+
+
+@hf.workflow
+def path_chain(x: int) -> Any:
+    return path_two(path_one(x))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    CALLS.clear()
+    STUCK["on"] = False
+    return f"sqlite:///{tmp_path}/paths.db"
+
+
+@pytest.mark.parametrize(
+    ("response", "resumes_with"),
+    [(None, "ok_pend_eor"), ("ok_proceed", "ok_pend"), ("ok_pend", "ok_pend"), ("error_pend", "error_pend")],
+)
+def test_a_path_that_was_cut_off_counts_as_completed_and_lies_in_the_temporary_basket(
+    response: str | None, resumes_with: str
+) -> None:
+    cut_off = ExecutionPath(".", "started", "a", response)
+    assert sanitised(cut_off) == ExecutionPath(".", "completed", "a", resumes_with, TEMP_HOLD)
+
+
+def test_a_path_that_was_cut_off_keeps_the_basket_it_had() -> None:
+    assert sanitised(ExecutionPath(".", "started", "a", None, "finance")).basket == "finance"
+
+
+def test_a_path_that_was_not_cut_off_stays_as_it_is() -> None:
+    pended = ExecutionPath(".", "completed", "a", "ok_pend", "finance")
+    assert sanitised(pended) == pended
+
+
+async def test_a_crash_during_a_step_shows_that_the_step_will_run_again(url: str) -> None:
+    async with hf.open(url) as engine:
+        await (await engine.start(path_chain, x=1, run_id="r")).result(timeout=20)
+    corrupt(url, "r", "C1")
+    CALLS.clear()
+    async with open_engine(url, recover=False) as engine:
+        shown = await engine.get("r").paths()
+        assert shown["pend_path"] == "."
+        assert shown["paths"] == [
+            {"name": ".", "status": "completed", "step": "path_two", "response": "ok_pend_eor", "basket": TEMP_HOLD}
+        ]
+        assert await (await engine.resume("r")).result(timeout=20) == 3
+    assert CALLS == ["two"]
+
+
+async def test_of_three_parallel_paths_only_the_one_that_was_cut_off_runs_again(url: str) -> None:
+    STUCK["on"] = True
+    async with hf.open(url, grace_seconds=0.1) as engine:
+        run = await engine.start(path_parallel, numbers=[1, 2, 3], run_id="r")
+        while len(await completed(run)) < 2:  # noqa: ASYNC110 - nobody tells when a commit has landed
+            await asyncio.sleep(0.005)
+        live = {path["name"]: path["status"] for path in (await run.paths())["paths"]}
+        assert live[".path_item.1."] == "started"
+    STUCK["on"] = False
+    CALLS.clear()
+    async with open_engine(url, recover=False) as engine:
+        shown = {path["name"]: path for path in (await engine.get("r").paths())["paths"]}
+        assert (await engine.get("r").paths())["pend_path"] == ".path_item.1."
+        assert shown[".path_item.0."]["response"] == "ok_proceed"
+        assert shown[".path_item.1."]["response"] == "ok_pend_eor"
+        assert await (await engine.resume("r")).result(timeout=20) == 60
+    assert CALLS == ["item 2", "sum"]
+
+
+async def completed(run: Any) -> list[Any]:
+    return [node for node in await run.nodes() if node["node"] == "path_item" and node["status"] == "completed"]
+
+
+async def test_a_finished_run_is_complete_and_has_no_path_to_resume(url: str) -> None:
+    async with hf.open(url) as engine:
+        run = await engine.start(path_chain, x=1, run_id="r")
+        await run.result(timeout=20)
+        shown = await run.paths()
+    assert shown["complete"]
+    assert shown["pend_path"] is None
