@@ -21,7 +21,7 @@ RESERVED = frozenset({"run_id", "priority", "timeout", "persistence"})
 
 def read(given: str | None, assignments: Sequence[str] = ()) -> dict[str, Any]:
     """The inputs: an object from `--input`, with the `--set` values put into it. Raises UsageError."""
-    inputs = {} if given is None else parse(*_source(given))
+    inputs = {} if given is None else parse(*source(given, "--input"))
     for assignment in assignments:
         put(inputs, assignment)
     for name in sorted(RESERVED & inputs.keys()):
@@ -30,21 +30,21 @@ def read(given: str | None, assignments: Sequence[str] = ()) -> dict[str, Any]:
     return inputs
 
 
-def _source(given: str) -> tuple[str, str]:
-    """The text, and what to call it."""
+def source(given: str, option: str) -> tuple[str, str]:
+    """The text that an option names (itself, a file, stdin), and what to call it."""
     if given == "-":
-        return sys.stdin.read(), "the input on stdin"
+        return sys.stdin.read(), f"{option} on stdin"
     if not given.startswith("@"):
-        return given, "--input"
-    path = given[1:]
+        return given, option
+    path, what = given[1:], f"{option} {given}"
     try:
-        return Path(path).read_text("utf-8"), f"--input {given}"
+        return Path(path).read_text("utf-8"), what
     except FileNotFoundError:
-        raise UsageError(f"--input {given}: there is no file {Path(path).absolute()}") from None
+        raise UsageError(f"{what}: there is no file {Path(path).absolute()}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"--input {given}: the file is not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise UsageError(f"{what}: the file is not UTF-8 ({error.reason} at byte {error.start})") from None
     except OSError as error:
-        raise UsageError(f"--input {given}: {error.strerror}") from None
+        raise UsageError(f"{what}: {error.strerror}") from None
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
@@ -59,8 +59,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
         raise UsageError(f"{what} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UsageError(
-            f"{what} must be an object with the workflow's inputs by name, such as "
-            f'{{"name": ...}}, and it is {_kind(value)}'
+            f'{what} must be an object with values by name, such as {{"name": ...}}, and it is {_kind(value)}'
         )
     return value
 

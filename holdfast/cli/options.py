@@ -17,6 +17,9 @@ Db = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)]
+Branch = Annotated[
+    int | None, typer.Option("--branch", help="As this branch tells it, perhaps an old one; else the current one.")
+]
 LeaseSeconds = Annotated[
     float | None,
     typer.Option("--lease-seconds", help="How long this engine may be silent before another takes over (10)."),

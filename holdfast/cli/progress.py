@@ -18,6 +18,7 @@ from holdfast.cli import output
 from holdfast.cli.crowds import SHOWN_MAX, Crowd
 from holdfast.cli.narration import TOLD, Narrator
 from holdfast.cli.picture import TALLIED, Line, Picture, Progress, bar, fit
+from holdfast.engine import reads
 from holdfast.model import definition as definitions
 from holdfast.store.api import EventRow, RunRow, Store
 
@@ -75,7 +76,7 @@ class _Watched:
         self.row = _row(self.store, self.run_no)
         while self.seen < self.row.last_seq:
             page = self.store.events(self.run_no, self.seen, PAGE, types=TALLIED)
-            self.picture.see(page)
+            self.picture.see(reads.of_current_branch(self.row, page))
             self.seen = _end_of(page, self.row)
         nodes = self.store.open_nodes([self.run_no])
         waits = self.store.open_waits([self.run_no])

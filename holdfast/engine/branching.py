@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -283,8 +283,7 @@ def _answer(row: RunRow, message: MessageRow, verdict: dict[str, Any]) -> Commit
         row.finished_at,
         None,
     )
-    status: Literal["dead", "consumed"] = "dead" if verdict["outcome"] == "refused" else "consumed"
-    outcome = MessageOutcome(message.message_id, status, _encode(verdict))
+    outcome = MessageOutcome(message.message_id, "dead", _encode(verdict))  # no event tells of it
     return Commit(row.run_no, row.token, row.last_seq, change=change, outcomes=[outcome])
 
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, UnknownRun
+from holdfast.model.lineage import ROOT_BRANCH, is_in
 from holdfast.model.state import Fold
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
 from holdfast.store.api import EventRow, NodeRow, RunRow, Store
@@ -100,6 +101,14 @@ def current_visits(row: RunRow) -> dict[str, int]:
 def _fold(row: RunRow) -> Fold:
     fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)
     return fold
+
+
+def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
+    """Those of some events that the line of history of a run's current branch may have, by their branch alone."""
+    if row.branch == ROOT_BRANCH:
+        return events
+    ancestors = msgspec.json.decode(row.fold or b"{}", type=Fold).ancestors
+    return [event for event in events if is_in(ancestors, row.branch, event.branch, event.seq)]
 
 
 def shown_status(row: RunRow) -> str:

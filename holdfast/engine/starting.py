@@ -53,7 +53,8 @@ class Starting:
         self._engine = engine
         self._next_no = 0
         self._last_no = 0
-        self._reserving: asyncio.Future[None] | None = None
+        self._reserving: asyncio.Event | None = None
+        """Set when numbers are there, or could not be had: whoever waits looks again."""
         self._at_work: dict[str, int] = {}
         self._waiting: dict[str, list[tuple[RunActor, Any]]] = {}
         """Runs that wait for a place, each with the command that lets it go on."""
@@ -155,18 +156,21 @@ class Starting:
         """A run number that nobody has."""
         while self._next_no >= self._last_no:
             if self._reserving is None:
-                self._reserving = asyncio.ensure_future(self._reserve())
-            await asyncio.shield(self._reserving)
+                await self._reserve()
+            else:
+                await self._reserving.wait()
         self._next_no += 1
         return self._next_no - 1
 
     async def _reserve(self) -> None:
         engine = self._engine
+        self._reserving = reserving = asyncio.Event()
         try:
             self._next_no = await engine.committer.call(engine.store.reserve_run_numbers, RUN_NUMBERS)
             self._last_no = self._next_no + RUN_NUMBERS
         finally:
             self._reserving = None
+            reserving.set()
 
     # --- how many runs of a workflow are at work -------------------------------------------------------------
 

@@ -5,6 +5,8 @@ Owns: which version a definition is, and the compiled plan of a version.
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.engine.committer import Committer
 from holdfast.model import definition as definitions
 from holdfast.model import handlers
@@ -22,12 +24,25 @@ class Versions:
         self._by_version: dict[tuple[str, int], Plan] = {}
         self._loaded: dict[int, Plan] = {}
         self._by_identity: dict[int, tuple[Definition, Plan]] = {}
+        self._numbering: dict[int, asyncio.Event] = {}
+        """Definitions whose number is being asked for: of 1,000 runs that start at once the first one asks."""
 
     async def of(self, definition: Definition, committer: Committer, now: int) -> Plan:
         """The plan of a definition that is loaded here; its version is made when it is new."""
-        known = self._by_identity.get(id(definition))
-        if known is not None:
-            return known[1]
+        while (known := self._by_identity.get(id(definition))) is None:
+            asked = self._numbering.get(id(definition))
+            if asked is not None:
+                await asked.wait()
+                continue
+            asked = self._numbering[id(definition)] = asyncio.Event()
+            try:
+                await self._number(definition, committer, now)
+            finally:
+                del self._numbering[id(definition)]
+                asked.set()
+        return known[1]
+
+    async def _number(self, definition: Definition, committer: Committer, now: int) -> None:
         content_hash, data = self._content(definition)
         latest = self._store.latest_version(definition.name)
         if latest is not None and latest.hash == content_hash:
@@ -36,7 +51,6 @@ class Versions:
             version = await committer.call(self._store.register_version, definition.name, content_hash, data, now)
         plan = self.numbered(definition.name, version, definition)
         self._by_identity[id(definition)] = (definition, plan)
-        return plan
 
     def _content(self, definition: Definition) -> tuple[str, bytes]:
         return definition.content_hash(), definition.encode()

@@ -20,6 +20,7 @@ from holdfast.model import events as ev
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import CorruptJournal, DefinitionError
 from holdfast.model.instances import instance_text
+from holdfast.model.limits import SUSPECT_RECOVERIES
 from holdfast.model.state import RUN_TIMEOUT
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import EngineRow, NodeRow, RunRow, Store, TimerRow, WaitRow
@@ -94,7 +95,8 @@ class _Telling:
         match terminal:
             case ev.RunFailed(error=error):
                 where = "" if error.node is None else f" in {instance_text(error.node, error.path or '.')}"
-                return f"{self._run} failed{where}{took}: {error.message}. It will not go on by itself."
+                ways = f"`holdfast retry {row.run_id}` lets what failed try again"
+                return f"{self._run} failed{where}{took}: {error.message}. It will not go on by itself; {ways}."
             case ev.RunCancelled(reason=reason):
                 return (
                     f"{self._run} was cancelled{took}: {reason or 'no reason was given'}. It will not go on by itself."
@@ -132,10 +134,18 @@ class _Telling:
         return f"{self._run} was created {age} ago and has not begun."
 
     def _closing(self) -> str:
+        return str(self._fold().get("closing", ""))
+
+    def _ticket(self) -> list[str]:
+        ticket = self._fold().get("ticket")
+        return [] if ticket is None else [f"it goes to {ticket['target']} when what runs has ended"]
+
+    def _fold(self) -> dict[str, Any]:
         try:
-            return str(msgspec.json.decode(self._row.fold or b"{}").get("closing", ""))
+            found: dict[str, Any] = msgspec.json.decode(self._row.fold or b"{}")
         except msgspec.DecodeError:
-            return ""  # `holdfast doctor` tells
+            return {}  # `holdfast doctor` tells
+        return found
 
     def _suspended(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
         reasons = [self._wait(wait) for wait in waits] + self._delays(timers, nodes)
@@ -147,6 +157,7 @@ class _Telling:
         reasons = [self._body(node) for node in nodes if node.status == NodeStatus.RUNNING and node.scope is None]
         reasons += [self._wait(wait) for wait in waits]
         reasons += self._delays(timers, nodes)
+        reasons += self._ticket()
         if not reasons:
             reasons = [self._place(node) for node in nodes if node.status == NodeStatus.SCHEDULED]
         if not reasons:
@@ -230,6 +241,9 @@ class _Telling:
         if able:
             names = ", ".join(f"{e.engine} (process {e.pid})" for e in able[:NAMED_MAX])
             woken = "wakes it when the time comes" if row.status == RunStatus.SUSPENDED else "will take it"
+            if row.status != RunStatus.SUSPENDED and row.recoveries + 1 >= SUSPECT_RECOVERIES:
+                deaths = f"{row.recoveries + 1} engines in a row died while it made no progress"
+                return f"{deaths}, so engine {names} runs it alone, when nothing else runs.", True
             return f"Nobody holds it now; engine {names} {woken}.", True
         if any(life != "dead" for _, life in self._lives.values()):
             return f"The engines that run have not loaded the code of workflow {row.workflow}: {resume}.", False

@@ -64,10 +64,20 @@ def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify
             return _unended("A1", status, line, truth, reverify=False)
         return _stale("A1", "it is shown as waiting, and nothing is waited for", line)
     if _is_done(truth):
-        return _unended("A3", status, line, truth, reverify)
+        return None if _was_recovered(line) else _unended("A3", status, line, truth, reverify)
     if status == RunStatus.RUNNING and truth.status is RunStatus.SUSPENDED and truth.waits:
         return _asking(line, truth)
     return None  # C1, C2: it was interrupted, which is what resuming is for
+
+
+def _was_recovered(line: Sequence[ev.Entry]) -> bool:
+    """The last completion lies before a branch that recovery opened: what is left to do is to resume."""
+    for entry in reversed(line):
+        if type(entry.event) is ev.NodeCompleted:
+            return False
+        if type(entry.event) is ev.RunRecovered:
+            return True
+    return False
 
 
 def _is_done(truth: RunState) -> bool:

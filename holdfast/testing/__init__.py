@@ -1,7 +1,8 @@
 """Testing: what users and drivers test with. Nothing of Holdfast imports it.
 
 `context` calls a node's function by itself, `harness` runs a workflow with a clock that the test moves, `explore` runs
-it under every crash. What is behind the last two is loaded when they are first used.
+it under every crash, `corrupt` makes the inconsistent states of the recovery catalogue. All but the first are loaded
+when they are first used.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from holdfast.testing.bare import context
 
 if TYPE_CHECKING:
+    from holdfast.testing.corrupting import corrupt
     from holdfast.testing.explorer.report import Report
     from holdfast.testing.explorer.search import explore
     from holdfast.testing.harnessing import Harness, harness
 
-__all__ = ["Harness", "Report", "context", "explore", "harness"]
+__all__ = ["Harness", "Report", "context", "corrupt", "explore", "harness"]
 
 _PLACES = {
     "Harness": "holdfast.testing.harnessing",
     "Report": "holdfast.testing.explorer.report",
+    "corrupt": "holdfast.testing.corrupting",
     "explore": "holdfast.testing.explorer.search",
     "harness": "holdfast.testing.harnessing",
 }

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.why import Why, why
+from holdfast.opening import open_engine
 from tests.doctor.ward import harm, opened, ward_asleep, ward_parent
 from tests.engine.kit import until_async, url
 
@@ -133,3 +134,17 @@ async def _is_free(db: Path, run_id: str) -> bool:
     with opened(db) as store:
         row = store.run(run_id)
         return row is not None and row.engine is None
+
+
+async def test_a_suspect_says_that_it_waits_for_its_turn_to_run_alone(ward: Path) -> None:
+    harm(ward, "UPDATE run_state SET status = 'running', recoveries = 2 WHERE run_no = {asleep}")
+    async with open_engine(url(ward), recover=False) as engine:
+        found = await engine.get("asleep").why()
+    assert "3 engines in a row died while it made no progress, so engine eng_" in found
+    assert "runs it alone, when nothing else runs" in found
+
+
+def test_a_pending_ticket_is_told(ward: Path) -> None:
+    harm(ward, "UPDATE run_state SET status = 'running' WHERE run_no = {asleep}")
+    harm(ward, "UPDATE run_state SET fold = CAST(json_set(fold, '$.ticket.target', 'reject') AS BLOB)")
+    assert "it goes to reject when what runs has ended" in ask(ward, "asleep").why

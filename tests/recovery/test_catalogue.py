@@ -14,7 +14,7 @@ import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.model.errors import CannotBeRepaired, Refused
 from holdfast.opening import open_engine
-from holdfast.testing.corrupt import corrupt
+from holdfast.testing import corrupt
 from tests.engine.kit import check_file
 
 CALLS: list[str] = []

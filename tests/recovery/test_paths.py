@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.paths import TEMP_HOLD, ExecutionPath, sanitised
 from holdfast.opening import open_engine
-from holdfast.testing.corrupt import corrupt
+from holdfast.testing import corrupt
 
 CALLS: list[str] = []
 STUCK = {"on": False}

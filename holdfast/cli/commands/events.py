@@ -9,7 +9,10 @@ import typer
 
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunId
-from holdfast.engine import reads
+from holdfast.engine import pasts, reads
+from holdfast.engine.history import History
+from holdfast.engine.versions import Versions
+from holdfast.model.errors import UsageError
 from holdfast.model.instances import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 
@@ -18,6 +21,7 @@ def command(
     run: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Begin behind this sequence number.")] = 0,
+    branch: Annotated[int | None, typer.Option("--branch", help="Only the line of history of this branch.")] = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -27,9 +31,16 @@ def command(
     Examples:
       holdfast events order-42 --after 10
       holdfast events order-42 --follow --json | jq .type
+      holdfast events order-42 --branch 1
     """
+    if branch is not None and follow:
+        raise UsageError("--follow goes with the current branch; leave --branch out")
     with databases.reading(db) as store:
         row = databases.find(store, run)
+        if branch is not None:
+            for event in pasts.event_views(store, History(store, Versions(store), row), branch, after):
+                _print(event, json)
+            return
         if not follow:
             for event in databases.journal(store, row.run_no, after):
                 _print(event, json)

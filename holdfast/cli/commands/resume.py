@@ -66,7 +66,7 @@ def command(
     url = settings.database_url(db)
     with databases.reading(db) as store:
         rows = _all(store, quiet) if everything else [databases.find(store, run) for run in dict.fromkeys(runs or ())]
-        locations = {row.run_no: _locations(store, row) for row in rows if row.status not in RUN_TERMINAL}
+        where = {row.run_no: locations(store, row) for row in rows if row.status not in RUN_TERMINAL}
         since = {row.run_no: row.last_seq for row in rows}
         before = {row.run_no: _account(store, row) for row in rows} if not quiet else {}
     if not rows:
@@ -75,7 +75,7 @@ def command(
             output.document([])
         return output.OK
     with output.only_json(json):
-        loaded, missing = _load(rows, locations, code, url)
+        loaded, missing = load(rows, where, code, url)
         if missing and not everything:
             raise missing[0]
         for error in missing:
@@ -103,7 +103,7 @@ def _all(store: Store, quiet: bool) -> list[RunRow]:
     return sorted((row for row in mine if row.hold is None), key=lambda row: row.run_no)
 
 
-def _locations(store: Store, row: RunRow) -> list[CodeLocation]:
+def locations(store: Store, row: RunRow) -> list[CodeLocation]:
     """Where the code of a run and of its unfinished children was when they began."""
     found: dict[CodeLocation, None] = {}
     family = store.runs(status=UNFINISHED, root_no=row.root_no, limit=1000)
@@ -114,7 +114,7 @@ def _locations(store: Store, row: RunRow) -> list[CodeLocation]:
     return list(found)
 
 
-def _load(
+def load(
     rows: Sequence[RunRow], locations: dict[int, list[CodeLocation]], code: str | None, url: str
 ) -> tuple[list[RunRow], list[HoldfastError]]:
     """Import what the runs need; the runs whose code is there, and why the others' is not."""

@@ -10,10 +10,13 @@ import msgspec
 import typer
 
 from holdfast.cli import databases, output, reporting
-from holdfast.cli.options import Db, Json, RunId
+from holdfast.cli.options import Branch, Db, Json, RunId
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.engine import reads
+from holdfast.engine.history import History
+from holdfast.engine.pasts import Past
+from holdfast.engine.versions import Versions
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
@@ -28,6 +31,7 @@ NODES_MAX = 60
 def command(
     run: RunId,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Every node, however many there are.")] = False,
+    branch: Branch = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -37,20 +41,26 @@ def command(
     Examples:
       holdfast show order-42
       holdfast show order --json | jq .result
+      holdfast show order-42 --branch 1
     """
     with databases.reading(db) as store:
+        shown: Store = store
         row = databases.find(store, run)
+        if branch is not None:
+            past = Past(store, History(store, Versions(store), row), branch)
+            shown, row = past.as_store(), past.row
         if json:
-            output.document(reads.run_json(store, row, full=True))
+            output.document(reads.run_json(shown, row, full=True))
             return
-        for text in describe(store, row, 1_000_000 if everything else NODES_MAX):
+        for text in describe(shown, row, 1_000_000 if everything else NODES_MAX, hints=branch is None):
             output.write(text)
 
 
-def describe(store: Store, row: RunRow, nodes_max: int) -> list[str]:
-    """A run in lines."""
+def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -> list[str]:
+    """A run in lines, with what can be done about it."""
     terminal = reads.terminal_event(store, row) if row.status in RUN_TERMINAL else None
     created: ev.RunCreated = ev.decode(*store.event_data(row.run_no, [1])[1])
+    seq = reads.input_seq(row)
     lines = [*_head(store, row)]
     if isinstance(terminal, ev.RunFailed):
         lines += ["", *_failure(store, row, created, terminal)]
@@ -58,11 +68,12 @@ def describe(store: Store, row: RunRow, nodes_max: int) -> list[str]:
         lines.append(f"reason    {output.line(terminal.reason)}")
     for wait in reads.waits_json(store, row):
         lines.append(f"waits     {reporting.wait_text(wait)}")
-    lines += ["", f"input     {_value(msgspec.json.decode(created.input))}"]
+    given = msgspec.json.decode(ev.decode(*store.event_data(row.run_no, [seq])[seq]).input)
+    lines += ["", f"input     {_value(given)}"]
     if isinstance(terminal, ev.RunCompleted):
         lines.append(f"result    {_value(msgspec.json.decode(terminal.result))}")
     lines += ["", *_nodes(store, row, nodes_max)]
-    hint = _hint(store, row, created)
+    hint = _hint(store, row, created) if hints else []
     return [*lines, "", *hint] if hint else lines
 
 
@@ -76,6 +87,8 @@ def _head(store: Store, row: RunRow) -> list[str]:
     lines.append(f"created   {reads.iso_or_none(row.created_at)}")
     if row.finished_at is not None:
         lines.append(f"finished  {reads.iso_or_none(row.finished_at)}")
+    if row.branch > 1:
+        lines.append(f"branch    {row.branch}; `{reporting.command('branches', row.run_id, store.url)}` draws them")
     if row.recoveries:
         lines.append(f"crashes   {output.count(row.recoveries, 'recovery', 'recoveries')} in a row without progress")
     owner = databases.owner(store, row)
@@ -137,7 +150,7 @@ def _nodes(store: Store, row: RunRow, nodes_max: int) -> list[str]:
     if version is None:
         return []
     picture = Picture(definitions.decode(version.definition))
-    picture.see(store.events(row.run_no, types=TALLIED))
+    picture.see(reads.of_current_branch(row, store.events(row.run_no, types=TALLIED)))
     waits = store.open_waits([row.run_no])
     now = row.finished_at or time.time_ns() // 1000
     drawn = picture.lines(row, store.open_nodes([row.run_no]), waits, {}, now)[1:]
@@ -161,6 +174,7 @@ def _hint(store: Store, row: RunRow, created: ev.RunCreated) -> list[str]:
         again = _again(created, url)
         return [
             "what you can do:",
+            f"  let what failed try again: {reporting.command('retry', row.run_id, url)}",
             *([f"  run it again: {again}"] if again else []),
             f"  read its journal: {reporting.command('events', row.run_id, url)}",
         ]

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.model.errors import HoldfastError
 from holdfast.model.values import encode
 from holdfast.testing.explorer.findings import Finding, Kind
-from holdfast.testing.explorer.oracle import Broken
+from holdfast.testing.explorer.oracle import Broken, Oracle
 from holdfast.testing.simulation.bodies import Execution, current_execution
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.world import World
 
 R = TypeVar("R")
 Instance = tuple[str, str, str, int, str]
-_STARTED = "SELECT status, attempt FROM run_node_state WHERE run_no = ? AND node = ? AND path = ? AND visit = ?"
 
 
 class Call(NamedTuple):
@@ -44,7 +43,10 @@ class Call(NamedTuple):
 class Effects:
     """The world outside, of one exploration; `begin` starts another schedule."""
 
-    def __init__(self, callables: dict[str, Any] | None, handlers: set[str], idempotent: set[str]) -> None:
+    def __init__(
+        self, oracle: Oracle, callables: dict[str, Any] | None, handlers: set[str], idempotent: set[str]
+    ) -> None:
+        self._oracle = oracle
         self._all_bodies = callables is None
         self._handlers = handlers
         """Nodes that were named among the effects: their bodies count."""
@@ -115,15 +117,9 @@ class Effects:
 
     def _check_start(self, execution: Execution) -> None:
         """Nothing runs whose start was not committed; a lazy run may, because nothing leaves it."""
-        attempt, port = execution.attempt, execution.attempt.port
-        if _is_lazy(execution):
-            return
-        where = (port.run_no, attempt.node, attempt.path, attempt.visit)
-        rows = self.world.shared.ask(_STARTED, where)
-        status, number = rows[0] if rows else ("absent", 0)
-        if number < attempt.attempt or (number == attempt.attempt and status in ("absent", "pending", "scheduled")):
-            what = f"the body of {attempt.node} ran before its start was committed (its row says {status})"
-            self.broken.append(Broken("I14", what))
+        a = execution.attempt
+        if not (_is_lazy(execution) or self._oracle.has_started(a.port.run_no, a.node, a.path, a.attempt)):
+            self.broken.append(Broken("I14", f"the body of {a.node} ran before its start was committed"))
 
     # --- calls -----------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,14 @@ import msgspec
 from holdfast.engine.doctor.audit import Audit
 from holdfast.model import definition as definitions
 from holdfast.model.graph import Plan, compile_definition
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import Commit, EventRow, MessageRow, RunRow
 from holdfast.store.sqlite_reads import run_row
 from holdfast.testing.simulation.memory import Image, MemoryStore
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.world import World
+
+_TOKEN, _ENGINE = (RunRow.__struct_fields__.index(name) for name in ("token", "engine"))
 
 
 class Broken(NamedTuple):
@@ -56,6 +58,8 @@ class Oracle:
     def begin(self) -> None:
         self.broken: list[Broken] = []
         self._runs: dict[int, _Judged] = {}
+        self._rows: dict[int, int] = {}
+        """The rows of each run as they were last seen, by their hash."""
         self._owners: dict[tuple[int, int], str] = {}
         self._held: dict[int, str] = {}
         """Who held which run after the last write."""
@@ -75,17 +79,28 @@ class Oracle:
                 self._claimed(result)
             case "remove_engine":
                 self._removed(process, about)
+            case "release" | "set_hold":
+                self._run(about if verb == "release" else about[0])
             case "send":
                 self._sent(about)
             case "register_engine":
                 self._expires_at[about.engine] = about.expires_at
-                return
             case "renew_engine":
                 self._renewed(process, *about)
-                return
-            case "reserve_run_numbers" | "register_version":
-                return
-        self._note_owners()
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """Where every run stands: the same journal and the same rows give the same."""
+        return tuple((run_no, id(judged), self._rows[run_no]) for run_no, judged in self._runs.items())
+
+    def has_started(self, run_no: int, node: str, path: str, attempt: int) -> bool:
+        """Whether the start of an attempt is in the journal."""
+        judged = self._runs.get(run_no)
+        ns = None if judged is None else judged.audit.state.nodes.get((node, path))
+        if ns is None:  # its scope has ended, and with it this attempt
+            return judged is not None and any(key[:2] == (node, path) for key in judged.audit.instances)
+        unborn = (NodeStatus.PENDING, NodeStatus.SCHEDULED)
+        return ns.attempt > attempt or (ns.attempt == attempt and ns.status not in unborn)
 
     def _landed(self, process: Process, commit: Commit) -> None:
         holder = self._held.get(commit.run_no)
@@ -106,6 +121,7 @@ class Oracle:
             holder = self._held.get(row.run_no)
             if holder is not None:
                 self.broken.append(Broken("I17", f"{row.engine} claimed a run that {holder} held"))
+            self._run(row.run_no)
 
     def _renewed(self, process: Process, engine: str, expires_at: int) -> None:
         now = process.world.clock.now()
@@ -120,6 +136,8 @@ class Oracle:
         late = self._expires_at.get(engine, 0) < now or self._late_at.get(engine) == now
         if not late and engine != own.engine and engine not in own.past and not process.world.is_gone(engine):
             self.broken.append(Broken("I17", f"{process.name} declared {engine} dead, which is alive and not late"))
+        for run_no in [run_no for run_no, holder in self._held.items() if holder == engine]:
+            self._run(run_no)
 
     def _sent(self, message: MessageRow) -> None:
         self._run(message.run_no)
@@ -128,13 +146,14 @@ class Oracle:
             if child is None or child.status not in RUN_TERMINAL:
                 self.broken.append(Broken("I38", "a parent was told of the end of a child that has not ended"))
 
-    def _note_owners(self) -> None:
-        self._held = {}
-        for run_no, token, engine in self._store.owners():
-            self._held[run_no] = engine
-            known = self._owners.setdefault((run_no, token), engine)
-            if known != engine:
-                self.broken.append(Broken("I17", f"{known} and {engine} both held token {token} of one run"))
+    def _note_owner(self, run_no: int, token: int, engine: str | None) -> None:
+        if engine is None:
+            self._held.pop(run_no, None)
+            return
+        self._held[run_no] = engine
+        known = self._owners.setdefault((run_no, token), engine)
+        if known != engine:
+            self.broken.append(Broken("I17", f"{known} and {engine} both held token {token} of one run"))
 
     def _run(self, run_no: int) -> int | None:
         """Judge a run as it is now; its token."""
@@ -151,14 +170,17 @@ class Oracle:
         self._runs[run_no] = known
         self.broken += known.broken
         rows = (image[0], image[2])
+        self._rows[run_no] = hash(rows)
         verdict = known.rows.get(rows)
         if verdict is None:
             verdict = known.rows[rows] = self._compared(known.audit)
         self.broken += verdict
-        return run_row(image[0][0]).token
+        token: int = image[0][0][_TOKEN]
+        self._note_owner(run_no, token, image[0][0][_ENGINE])
+        return token
 
     def _beginning(self, image: Image) -> _Judged:
-        row = run_row(image[0][0])
+        row = run_row(image[0][0][:-1])
         version = self._store.version(row.workflow, row.version)
         assert version is not None
         key = (row.run_no, row.run_id, version.hash, row.version)
@@ -201,7 +223,6 @@ class Oracle:
             self.broken.append(Broken("I26", "the run was acknowledged to its client and is not there any more"))
         engines = {row.engine for row in store.engines()}
         for row in rows:
-            self._run(row.run_no)
             self.broken += self._left_over(row, engines, now)
 
     def _left_over(self, row: Any, engines: set[str], now: int) -> Iterator[Broken]:

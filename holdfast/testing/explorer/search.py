@@ -132,7 +132,7 @@ class Explorer:
         handlers = {substitutes.name_of((named or {})[name]) for name in nodes}
         self._store = MemoryStore()
         self._oracle = Oracle(self._store)
-        self._effects = Effects(None if named is None else self._callables, handlers, idempotent)
+        self._effects = Effects(self._oracle, None if named is None else self._callables, handlers, idempotent)
         self._states: set[int] = set()
         self._acknowledged: str | None = None
         self._normal: outcome.Outcome | None = None
@@ -286,7 +286,8 @@ class Explorer:
         """Whether another schedule has come to this state: everything that whoever goes on can see."""
         state = (
             label,
-            self._store.content(world.clock.now()),
+            self._oracle.position,
+            self._store.surroundings(world.clock.now()),
             self._effects.digest(),
             self._acknowledged,
             world.client_state,

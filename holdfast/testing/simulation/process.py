@@ -27,7 +27,7 @@ from holdfast.testing.simulation.faults import Until
 from holdfast.testing.simulation.fence import WAY_OUT, Unsuitable
 from holdfast.testing.simulation.loop import VirtualLoop
 from holdfast.testing.simulation.memory import MemoryStore
-from holdfast.testing.simulation.store import ProcessStore
+from holdfast.testing.simulation.store import Acts, ProcessStore
 
 T = TypeVar("T")
 
@@ -40,7 +40,9 @@ class Surroundings(Protocol):
     watcher: Watcher | None
     shared: MemoryStore
 
-    def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T: ...
+    @property
+    def acts(self) -> Acts: ...
+
     def is_gone(self, engine: str) -> bool:
         """Whether the operating system knows that the process of this engine has ended."""
         ...
@@ -63,7 +65,7 @@ class Process:
             world.clock, self._refuse, self.executor.blocking.run_in_executor
         )
         self.executor.blocking.loop = self.loop
-        self.store = ProcessStore(world.shared, self)
+        self.store = ProcessStore(world.shared, self, world.acts)
         self.engine = SimulatedEngine(self)
         self.thawed: asyncio.Future[None] | None = None
         self.fresh = False
@@ -74,9 +76,6 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<process {self.name}>"
-
-    def write(self, verb: str, about: Any, apply: Callable[[], T]) -> T:
-        return self.world.write(self, verb, about, apply)
 
     @property
     def rests(self) -> bool:

@@ -24,18 +24,21 @@ class Owner(Protocol):
 
     alive: bool
 
-    def write(self, verb: str, about: Any, apply: Callable[[], T]) -> T:
-        """Let a write happen, or let something else happen instead."""
-        ...
+
+class Acts(Protocol):
+    """Who lets writes happen, or something else instead."""
+
+    def write(self, process: Any, verb: str, about: Any, apply: Callable[[], T]) -> T: ...
 
 
 class ProcessStore:
     """The store as one process sees it: reads go through, writes are boundaries."""
 
-    def __init__(self, shared: Store, owner: Owner) -> None:
+    def __init__(self, shared: Store, owner: Owner, acts: Acts) -> None:
         self.url = shared.url
         self._shared = shared
         self._owner = owner
+        self._acts = acts
         self._closed_because: str | None = None
         self._others_wrote = False
 
@@ -76,7 +79,7 @@ class ProcessStore:
             raise PowerCut
         if self._closed_because is not None:
             raise StoreError(f"the store cannot be used: {self._closed_because}")
-        return self._owner.write(verb, about, apply)
+        return self._acts.write(self._owner, verb, about, apply)
 
     # --- the contract ----------------------------------------------------------------------------------------
 

@@ -169,6 +169,8 @@ class World:
             else:
                 self._first = None
                 self._look_at_state(*self._unwatched or ("", ready[0]))
+                if self.alike:
+                    return False
         if len(ready) == 1:  # nobody else can become ready unless it comes back or is started
             process, age = ready[0], self._awake
             while process.loop.ready and self._awake == age:
@@ -189,10 +191,10 @@ class World:
         asyncio._set_running_loop(process.loop)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle._cancelled:
+            if handle.is_cancelled:
                 continue
             try:
-                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                handle.context.run(handle.callback, *handle.args)
             except Postponed:
                 ready.appendleft(handle)
             except PowerCut:
@@ -318,9 +320,6 @@ class World:
 
     # --- what was written ----------------------------------------------------------------------------------------
 
-    def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
-        return self.acts.write(process, verb, about, apply)
-
     def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
         """The database has changed, and everybody who watches it hears of it."""
         self._age += 1
@@ -346,6 +345,7 @@ class World:
             self._unwatched = (label, process)
         elif self._is_known(label):
             self.alike = True
+            self._awake += 1
 
     def _wake_zombies(self, actor: Process, verb: str, result: Any) -> None:
         for process in self.processes:

@@ -1,4 +1,4 @@
-"""Corrupt: the catalogue's inconsistent states, made on purpose.
+"""Corrupting: the catalogue's inconsistent states, made on purpose.
 
 Owns: `corrupt(url, run_id, case)`, which leaves a stopped store as a crash between two writes, a restored backup or a
 foreign writer could: the journal ends at one event, the rows tell of another.
