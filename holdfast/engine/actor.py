@@ -10,6 +10,7 @@ again. (A `lazy` run may run bodies before its commit; nothing leaves it before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,13 +22,13 @@ from holdfast.engine.persistence import Persistence
 from holdfast.engine.protocols import Attempt, Done
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.errors import HoldfastError, LeaseLost
+from holdfast.model.errors import HoldfastError, LeaseLost, RunExists
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import is_in
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
-from holdfast.rules.draft import Draft, Refusal
+from holdfast.rules.draft import ChildToCreate, Draft, Extras, Refusal
 from holdfast.store.api import Commit, Landed, MessageOutcome, RunRow, RunStep
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 TERMINAL_EVENTS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 Reply = tuple[Done, Any, BaseException | None]
+_SCHEDULED, _RUNNING, _RUN_SUSPENDED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, RunStatus.SUSPENDED
+"""Members that every step is compared with: to look one up in its Enum takes as long as a call."""
 
 
 class RunActor:
@@ -45,10 +48,12 @@ class RunActor:
         "_alarms",
         "_children",
         "_draft",
+        "_has_code",
         "_held",
         "_idle",
         "_left",
         "_replies",
+        "_stopped_by",
         "_written",
         "counted",
         "creating",
@@ -91,16 +96,20 @@ class RunActor:
         """Messages that were put into the mailbox."""
         self.counted = False
         """It counts against its workflow's concurrency."""
-        self._left: asyncio.Future[None] | None = None
-        """Done when this engine does not drive the run any more; made when somebody waits for it."""
+        self._left: asyncio.Event | None = None
+        """Set when this engine does not drive the run any more; made when somebody waits for it."""
+        self._stopped_by: BaseException | None = None
+        """The bug that stopped it, if it was one."""
         self.outcome: ev.RunCompleted | ev.RunFailed | ev.RunCancelled | None = None
         self._written: tuple[Any, ...] = ()
         """What the run's row was last given, of what seldom changes."""
         self._held = Persistence.of(state.fold.settings.persistence)
         self._alarms: Alarms | None = None
         self._idle: asyncio.Handle | None = None
+        self._has_code = False
+        """All of its code was found here; it stays."""
         self._draft: Draft | None = None
-        self._replies: list[Reply] = []
+        self._replies: Sequence[Reply] = ()
         self._children: list[RunActor] = []
         self.creating: dict[str, Any] | None = None
         """For a new run: input hash, parent number, root number."""
@@ -118,7 +127,9 @@ class RunActor:
                 done(None, LeaseLost(f"run {self.run_id} is not owned by this engine any more"))
             return
         self.mailbox.append((command, done))
-        self.look_at_mail()
+        if not (self.queued or self.in_flight or self.paused):
+            self.queued = True
+            self.engine.pump_soon(self)
 
     def look_at_mail(self) -> None:
         """Decide what is in the mailbox soon, unless a commit is in flight: then when it has landed."""
@@ -145,14 +156,9 @@ class RunActor:
             self.engine.stop_loudly(self, e, [done for _, done in mailbox if done is not None])
 
     def _decide(self, draft: Draft, command: Any, done: Done | None, replies: list[Reply]) -> None:
-        if self.state.status in RUN_TERMINAL and type(command) is not cmd.Message:
-            # it ended earlier in this turn; nothing but the answer to a message may come behind its last event
-            if done is not None:
-                replies.append((done, None, Refusal("finished", f"run {self.run_id} has {self.state.status}")))
-            return
         try:
             answer = decide.apply(draft, command)
-        except Refusal as refusal:
+        except Refusal as refusal:  # also when it ended earlier in this turn
             if done is not None:
                 replies.append((done, None, refusal))
             return
@@ -165,10 +171,11 @@ class RunActor:
     def _complete_turn(self, draft: Draft) -> None:
         """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
         for entry in draft.entries:
-            if type(entry.event) is ev.NodeCompleted and not entry.event.virtual and self._has_readers(entry):
-                self.engine.values.put(self.run_no, entry.seq, bytes(entry.event.output))
+            event = entry.event
+            if type(event) is ev.NodeCompleted and not event.virtual and self._has_readers(entry):
+                self.engine.values.put(self.run_no, entry.seq, bytes(event.output))
         for ns in draft.scheduled:
-            if ns.status is NodeStatus.SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
+            if ns.status is _SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
                 nodes.start(draft, ns)
         if draft.finish and self.state.status not in RUN_TERMINAL:
             located = supplies.located_result(self.state)
@@ -194,13 +201,12 @@ class RunActor:
         draft.finish = False
 
     def _take_place(self, ns: NodeState) -> bool:
-        key = (ns.node, ns.path)
+        node, path = key = (ns.node, ns.path)
         if key in self.places:
             return True  # it was kept for this body
         place = self.engine.place_for(ns)
         if place is None:
             return False  # its code is not here
-        node, path = key
         isolation = self.engine.isolation
         if isolation.closed and not isolation.admits(self.run_no, lambda: self._place_free(node, path)):
             return False
@@ -225,12 +231,12 @@ class RunActor:
     # --- out -----------------------------------------------------------------------------------------------
 
     def _hand_over(self, draft: Draft, replies: list[Reply]) -> None:
-        if not draft.entries and not draft.outcomes:
+        if not draft.entries and not (draft.extras is not None and draft.extras.outcomes):
             for done, answer, refusal in replies:
                 done(answer, refusal)
             self._follow_up(draft)
             return
-        if self.creating is None and self._held.may_hold(draft, self.state):
+        if self._held.lazy and self.creating is None and self._held.may_hold(draft, self.state):
             self._held.hold(draft, self.engine.values, self.run_no)
             self.engine.flush_later(self, self._held.interval_seconds)
             self._act(draft, replies)
@@ -253,31 +259,47 @@ class RunActor:
         events, aside = rows.event_rows(state, entries, self.token)
         changed = rows.changed_nodes(state)
         owner = None if state.status in RUN_TERMINAL else self.engine.lease.engine
+        written = (state.status, owner, state.branch, state.started_at)
         commit = Commit(self.run_no, self.token, self.expected_seq, nodes=changed, events=events)
         if self.creating is not None:
             made = self.creating
             self.row = rows.run_row(state, self.token, owner, made["input_hash"], made["parent_no"], made["root_no"])
             commit.create = self.row
-        elif state.fold_changed or self._written != (state.status, owner, state.branch, state.started_at):
+        elif state.fold_changed or self._written != written:
             commit.change = rows.run_change(state, owner)
         else:
             commit.change = RunStep(state.seq, state.head_hash, state.recoveries)
-        self._written = (state.status, owner, state.branch, state.started_at)
+        self._written = written
         state.fold_changed = False
         if aside:
             commit.waits = rows.wait_rows(state, entries)
             commit.timers = rows.timer_rows(state, entries)
-        if draft.outcomes:
-            commit.outcomes = [_outcome(*o) for o in draft.outcomes]
-        if draft.children:
-            commit.children = [self._child(spec) for spec in draft.children]
-        if draft.messages:
+        extras = draft.extras
+        if extras is not None:
+            commit.outcomes = [_outcome(*o) for o in extras.outcomes]
+            commit.children = [self._child(spec) for spec in extras.children if not self._is_there(spec)]
             born = {child.run_id: child.run_no for child in self._children}  # they are not in the store yet
             commit.messages = message_rows(self.engine.store, draft, born)
         commit.ends = owner is None
         return commit
 
-    def _child(self, spec: Any) -> Commit:
+    def _is_there(self, spec: ChildToCreate) -> bool:
+        """A branch that inherits its idempotency keys asks for the same children again: they are waited for."""
+        existing = self.engine.store.run(spec.run_id) if self.state.fold.ancestors else None
+        if existing is None:
+            return False
+        if (existing.workflow, existing.input_hash) != (spec.spec.workflow, spec.spec.input_hash):
+            raise RunExists(f"child {spec.run_id} of run {self.run_id} exists with another input")
+        if not spec.spec.detached:
+            self.engine.spawn(self._follow_when_committed(spec.run_id))
+        return True
+
+    async def _follow_when_committed(self, run_id: str) -> None:
+        await self.flushed()
+        if not self.gone:
+            self.follow_child(run_id)
+
+    def _child(self, spec: ChildToCreate) -> Commit:
         child = self.engine.starting.child(self, spec)
         self._children.append(child)
         return child.first_commit()
@@ -299,8 +321,10 @@ class RunActor:
     def landed(self, outcome: Landed) -> None:
         """The commit is durable, or was refused."""
         self.in_flight = False
-        draft, replies, self._draft, self._replies = self._draft, self._replies, None, []
-        children, self._children = self._children, []
+        draft, replies, self._draft, self._replies = self._draft, self._replies, None, ()
+        children = self._children
+        if children:
+            self._children = []
         assert draft is not None
         if outcome.refusal is not None:
             for child in children:
@@ -320,30 +344,38 @@ class RunActor:
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
             self.engine.stop_loudly(self, e, [])
             return
-        self.look_at_mail()
+        if self.mailbox:
+            self.look_at_mail()
 
-    def _act(self, draft: Draft, replies: list[Reply]) -> None:
+    def _act(self, draft: Draft, replies: Sequence[Reply]) -> None:
         """Effects: what the committed events order."""
         for done, answer, refusal in replies:
             done(answer, refusal)
-        for answer in draft.answers:
-            ns, wait = answer.instance, answer.wait
-            self.engine.executor.answer(self.run_no, ns.node, ns.path, wait.wait_id, answer.outcome, answer.value)
-        for ns in draft.cancels:
-            if ns.settled:  # before anything starts: it may be the next visit of the same node
-                self._supersede_body(ns)
+        extras = draft.extras
+        if extras is not None:
+            self._answer_and_supersede(extras)
         since = draft.entries[0].seq if draft.entries else self.state.seq + 1
         for ns, args in draft.started:
-            if ns.status is NodeStatus.RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
+            if ns.status is _RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
                 self._start_body(ns, args, since)
-        for ns in draft.cancels:
-            if not ns.settled:
-                self._cancel_body(ns)
-        if draft.messages:
-            self.engine.inbox.look_soon()
+        if extras is not None:
+            for ns in extras.cancels:
+                if not ns.settled:
+                    self._cancel_body(ns)
+            if extras.messages:
+                self.engine.inbox.look_soon()
         if draft.entries:
             self.engine.hub.moved(self.run_no)
         self._follow_up(draft)
+
+    def _answer_and_supersede(self, extras: Extras) -> None:
+        """Before anything starts: what is superseded may be an earlier visit of the same node."""
+        for answer in extras.answers:
+            ns, wait = answer.instance, answer.wait
+            self.engine.executor.answer(self.run_no, ns.node, ns.path, wait.wait_id, answer.outcome, answer.value)
+        for ns in extras.cancels:
+            if ns.settled:
+                self._supersede_body(ns)
 
     def _follow_up(self, draft: Draft) -> None:
         """Effects that wait for something: values, timers, idleness, the end."""
@@ -352,15 +384,17 @@ class RunActor:
             ends = [e.event for e in draft.entries if isinstance(e.event, TERMINAL_EVENTS)]
             self._ended(ends[-1] if ends else None)
             return
-        for scope in draft.params_wanted:
-            self._provide_params(scope)
+        if draft.extras is not None:
+            for scope in draft.extras.params_wanted:
+                self._provide_params(scope)
         if draft.undo_wanted:
             self.engine.spawn(self._provide_undo())
         if draft.finish:
             self.engine.spawn(self._provide_result())
-        if state.timers or self._alarms is not None or any(ns.not_before for ns in draft.scheduled):
+        if state.timers or self._alarms is not None or [ns for ns in draft.scheduled if ns.not_before]:
             self._set_alarms(draft)
-        self._rest()
+        if self._idle is not None or not self._has_code or state.status is _RUN_SUSPENDED:
+            self._rest()
 
     def _rest(self) -> None:
         """A run that waits, or whose code is not here, does not stay for long."""
@@ -369,8 +403,10 @@ class RunActor:
             self._idle = None
         if self.state.status is RunStatus.SUSPENDED:
             self._idle = self.engine.loop.call_later(self.engine.settings.idle_seconds, self._evict)
-        elif not self.mailbox and not self._held.entries and not self.engine.versions.is_loaded(self.plan):
-            self._idle = self.engine.loop.call_soon(self._evict)
+        elif not (self._has_code or self.mailbox or self._held.entries):
+            self._has_code = self.engine.versions.is_loaded(self.plan)
+            if not self._has_code:
+                self._idle = self.engine.loop.call_soon(self._evict)
 
     def _start_body(self, ns: NodeState, args: dict[str, Any], since: int) -> None:
         handler = self.engine.handler(ns.plan.definition.uses)
@@ -468,7 +504,7 @@ class RunActor:
             self._idle.cancel()
         self.engine.values.unpin(self.run_no)
         mailbox, self.mailbox = self.mailbox, []
-        replies, self._replies = self._replies, []  # of a commit in flight, when the store itself has failed
+        replies, self._replies = self._replies, ()  # of a commit in flight, when the store itself has failed
         for done in [*(done for _, done in mailbox), *(done for done, _, _ in replies)]:
             if done is not None:
                 done(None, error or LeaseLost(f"run {self.run_id} has ended"))
@@ -476,18 +512,19 @@ class RunActor:
         for key in list(self.places):
             self._body_left(key)
         self.engine.left(self)
-        if self._left is not None and not self._left.done():
-            if error is None or isinstance(error, LeaseLost):
-                self._left.set_result(None)
-            else:
-                self._left.set_exception(error)
+        if error is not None and not isinstance(error, LeaseLost):
+            self._stopped_by = error
+        if self._left is not None:
+            self._left.set()
 
     async def until_left(self) -> None:
         """Wait until the run has ended, or is not driven here any more. Raises what stopped it, if that was a bug."""
         if not self.gone:
             if self._left is None:
-                self._left = self.engine.loop.create_future()
-            await asyncio.shield(self._left)
+                self._left = asyncio.Event()
+            await self._left.wait()
+            if self._stopped_by is not None:
+                raise self._stopped_by
 
     def _evict(self) -> None:
         """A suspended run costs a row, not memory."""

@@ -27,6 +27,7 @@ from holdfast.engine.values import held_value
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, LeaseLost, Refused, RunExists, StoreError
+from holdfast.model.ids import derived
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.state import RunState
 from holdfast.rules import branches, cutting
@@ -71,20 +72,29 @@ class Branching:
     ) -> int:
         """Ask the run's owner (or become it) to open a branch; its number, once it is committed. `drive`: and go on
         with it here, if nobody else does."""
-        row = find_run(self._engine.store, run_id)
-        # what makes no sense is refused before anything is sent
-        await asyncio.to_thread(self._think, row, kind, asked, edits)
-        outcome = await self._engine.inbox.request(row.run_id, kind, asked)
+        plan = await self._think_over(run_id, kind, asked, edits)  # what makes no sense is refused before it is sent
+        row = plan.history.row
+        # who asks again after a crash, or beside somebody else who wants the same, means the same branch
+        message_id = derived("m_", row.run_id, row.last_seq, kind, _encode(asked).decode())
+        outcome = await self._engine.inbox.request(row.run_id, kind, asked, message_id=message_id)
         if drive:
             await self._engine.recovery.go_on_with(row)
         return int(outcome["branch"])
 
     async def preview(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Preview:
         """What a request would reuse and run again; nothing is changed. Raises Refused when it would be refused."""
-        row = find_run(self._engine.store, run_id)
-        plan = await asyncio.to_thread(self._think, row, kind, asked, edits)
+        plan = await self._think_over(run_id, kind, asked, edits)
         version = plan.history.plan(plan.branch.version)
         return cutting.preview(plan.opening, plan.branch, plan.line, plan.head, version)
+
+    async def _think_over(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
+        run_no = find_run(self._engine.store, run_id).run_no
+        actor = self._engine.actors.get(run_no)
+        if actor is not None:
+            await actor.flushed()
+        row = self._engine.store.run_by_no(run_no)
+        assert row is not None
+        return await asyncio.to_thread(self._think, row, kind, asked, edits)
 
     def _think(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
         history = History(self._engine.store, self._engine.versions, row)
@@ -185,6 +195,8 @@ class Branching:
         _raise_unless_durable(await self._engine.committer.land(commit))
         self._engine.values.forget(commit.run_no)
         self._engine.hub.moved(commit.run_no)
+        if commit.messages:
+            self._engine.inbox.look_soon()
 
     # --- a run of its own ----------------------------------------------------------------------------------
 
@@ -195,8 +207,7 @@ class Branching:
         twice for the same is one fork."""
         check_run_id(as_run)
         engine = self._engine
-        origin = find_run(engine.store, run_id)
-        plan = await asyncio.to_thread(self._think, origin, "fork", asked, edits)
+        plan = await self._think_over(run_id, "fork", asked, edits)
         existing = engine.store.run(as_run)
         if existing is None:
             run_no = await engine.starting.number()
@@ -206,7 +217,7 @@ class Branching:
                 raise StoreError(f"run {as_run} could not be forked: {landed.detail}")
             existing = find_run(engine.store, as_run)
         if existing.input_hash != _request_hash(plan):
-            raise RunExists(f"run {as_run} exists, and it is not this fork of {origin.run_id}. Choose another run id.")
+            raise RunExists(f"run {as_run} exists, and it is not this fork of {run_id}. Choose another run id.")
         if drive:
             await engine.recovery.go_on_with(existing)
         return existing

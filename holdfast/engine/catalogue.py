@@ -20,7 +20,7 @@ from holdfast.engine.reads import find_run
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, Refused
 from holdfast.model.graph import Plan
-from holdfast.model.lineage import fold, inherited
+from holdfast.model.lineage import carried, fold, inherited
 from holdfast.model.state import RunState
 from holdfast.rules import branches, catalogue, nodes
 from holdfast.rules.catalogue import Finding, NothingStable
@@ -162,6 +162,7 @@ class Catalogue:
         line = history.line(source)
         truth = fold(plan, row.run_no, row.run_id, line)
         truth.branch, truth.seq, truth.head_hash = row.branch, history.rows[-1].seq, history.rows[-1].hash
+        opening.leave_out(*carried(history.branches, source, opening.parent, line))
         branch = opening.as_branch(max(history.branches) + 1, truth.fold.key_epoch, plan.version, actor)
         base = fold(plan, row.run_no, row.run_id, inherited(line, branch, plan))
         draft = Draft(truth, engine.clock.now())

@@ -14,7 +14,7 @@ from holdfast.engine.starting import encode_inputs
 from holdfast.engine.values import held_value
 from holdfast.model import handlers, values
 from holdfast.model.captures import capture, captured, check_size
-from holdfast.model.errors import HoldfastError, InvalidInput, MissingCode
+from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode
 from holdfast.model.graph import NodePlan, Plan
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.instances import instance_text
@@ -78,7 +78,10 @@ def _version(edits: dict[str, Any], history: History) -> int:
     if not isinstance(version, int):
         raise InvalidInput(f"a version is a number, not {version!r}")
     if version:
-        history.plan(version)
+        try:
+            history.plan(version)
+        except CorruptJournal as e:
+            raise InvalidInput(e.message) from None
     return version
 
 

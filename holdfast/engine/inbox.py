@@ -37,8 +37,11 @@ class Inbox:
         self._looking = False
         self._again = False
 
-    async def request(self, run_id: str, kind: str, payload: Any, timeout: float = 10.0) -> dict[str, Any]:
-        """Send a message to a run and wait until its owner has applied it; what came of it."""
+    async def request(
+        self, run_id: str, kind: str, payload: Any, timeout: float = 10.0, *, message_id: str | None = None
+    ) -> dict[str, Any]:
+        """Send a message to a run and wait until its owner has applied it; what came of it. The same `message_id` is
+        the same request, however often it is made."""
         engine = self._engine
         engine.check()
         row = engine.store.run(run_id)
@@ -48,7 +51,8 @@ class Inbox:
             return {}
         if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
             raise Refused(f"run {run_id} has {row.status} already; it cannot be asked to {kind}")
-        message = MessageRow(unique("m_"), row.run_no, kind, msgspec.json.encode(payload), engine.clock.now())
+        message_id = message_id or unique("m_")
+        message = MessageRow(message_id, row.run_no, kind, msgspec.json.encode(payload), engine.clock.now())
         if await engine.committer.call(engine.store.send, message) == "finished":
             raise Refused(f"run {run_id} has ended before it could be asked to {kind}")
         await self._apply_here(row)
@@ -143,10 +147,12 @@ class Inbox:
 
 
 def report_of_end(store: Store, run_id: str, to_run_no: int, now: int) -> MessageRow:
-    """What tells a run that a child has ended."""
+    """What tells a run that a child has ended; for each wait once."""
     row = find_run(store, run_id)
     payload = {"child": run_id, "status": row.status, **ending(store, row)}
-    return MessageRow(derived("m_", run_id, "ended", to_run_no), to_run_no, "child_ended", _encode(payload), now)
+    waits = [w.wait_id for w in store.open_waits([to_run_no]) if msgspec.json.decode(w.data)["child"] == run_id]
+    message_id = derived("m_", run_id, "ended", to_run_no, *waits)
+    return MessageRow(message_id, to_run_no, "child_ended", _encode(payload), now)
 
 
 def ending(store: Store, row: RunRow) -> dict[str, Any]:
@@ -185,7 +191,7 @@ def _applied(run_id: str, outcome: dict[str, Any]) -> dict[str, Any]:
 def message_rows(store: Store, draft: Draft, born: dict[str, int]) -> list[MessageRow]:
     """The messages that a turn sends; `born` are the runs that its own commit creates. To nobody goes nothing."""
     found: list[MessageRow] = []
-    for message in draft.messages:
+    for message in draft.extras.messages if draft.extras is not None else ():
         to = born.get(message.run_id)
         if to is None:
             target = store.run(message.run_id)

@@ -53,7 +53,10 @@ class Persistence:
         """Whether this turn may wait for a later commit."""
         if not self.lazy or state.status is not RunStatus.RUNNING or state.fold.closing:
             return False
-        if draft.outcomes or draft.messages or draft.children or draft.undo_wanted or draft.finish:
+        if draft.undo_wanted or draft.finish:
+            return False
+        extras = draft.extras
+        if extras is not None and (extras.outcomes or extras.messages or extras.children):
             return False
         if len(self.entries) + len(draft.entries) > BUFFERED_EVENTS_MAX or self._bytes > BUFFERED_BYTES_MAX:
             return False

@@ -222,7 +222,7 @@ class Starting:
             existing = self._engine.store.run(run_id)
             if existing is not None:
                 self._same(existing, order)
-                attach = existing.parent_no != parent.run_no
+                attach = True
         return cmd.NewChild(
             run_no=await committer.when_not_full(self.number),
             workflow=name,

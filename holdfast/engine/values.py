@@ -89,9 +89,10 @@ class Values:
 
     def unpin(self, run_no: int) -> None:
         """Everything of this run is stored, or will never be."""
-        self._pinned_vars.pop(run_no, None)
-        for seq, value in self._pinned.pop(run_no, {}).items():
-            self.put(run_no, seq, value)
+        if self._pinned:
+            self._pinned_vars.pop(run_no, None)
+            for seq, value in self._pinned.pop(run_no, {}).items():
+                self.put(run_no, seq, value)
 
     def forget(self, run_no: int) -> None:
         """A run has ended, or what we thought of it is not so (a commit was refused, and somebody else may write other
@@ -145,11 +146,10 @@ class Values:
         raise AssertionError(f"not located: {leaf!r}")
 
     def _at(self, run_no: int, seq: int) -> bytes:
-        pinned = self._pinned.get(run_no)
-        if pinned is not None and seq in pinned:
-            return pinned[seq]
         held = self._cache.get(run_no)
         value = None if held is None else held.get(seq)
+        if value is None and run_no in self._pinned:
+            value = self._pinned[run_no].get(seq)
         return self._fetch(run_no, [seq])[seq] if value is None else value
 
     def _fetch(self, run_no: int, seqs: Sequence[int]) -> dict[int, bytes]:

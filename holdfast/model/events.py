@@ -447,7 +447,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 _decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}
-_blake2b = hashlib.blake2b
+_new_hash = hashlib.blake2b(digest_size=16).copy  # a fifth of a link quicker than making one
 
 
 encode = msgspec.json.Encoder().encode
@@ -480,4 +480,6 @@ def link(
 ) -> bytes:
     """The hash of an event: over the one before it and everything in its row."""
     head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{visit}|{at}|{token}|"
-    return _blake2b(previous + head.encode() + data, digest_size=16).digest()
+    hashed = _new_hash()
+    hashed.update(previous + head.encode() + data)
+    return hashed.digest()

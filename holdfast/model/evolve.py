@@ -21,6 +21,10 @@ from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.state import RUN_TIMEOUT, Counters, NodeState, OpenScope, RoundEnd, RunState, Ticket, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 
+_SCHEDULED, _RUNNING, _COMPLETED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, NodeStatus.COMPLETED
+_CREATED = RunStatus.CREATED
+"""Members that every step moves to: to look one up in its Enum takes as long as a call."""
+
 
 def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> None:
     """Apply one event; `ns` is the instance it is about, where the caller has it at hand. The order of events is the
@@ -190,16 +194,16 @@ def _is_of(error: ev.ErrorInfo, ns: NodeState) -> bool:
 
 
 def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
-    _move(ns, NodeStatus.SCHEDULED)
+    _move(ns, _SCHEDULED)
     ns.attempt = e.attempt
     ns.not_before = e.not_before or 0
-    if state.status is RunStatus.CREATED:
+    if state.status is _CREATED:
         state.status = RunStatus.RUNNING
         state.started_at = entry.at
 
 
 def _node_started(state: RunState, entry: ev.Entry, e: ev.NodeStarted, ns: NodeState) -> None:
-    _move(ns, NodeStatus.RUNNING)
+    _move(ns, _RUNNING)
     ns.not_before = 0
     ns.started_at = entry.at
     if ns.memory_seq == 0:
@@ -217,11 +221,11 @@ def _node_suspended(state: RunState, entry: ev.Entry, e: ev.NodeSuspended, ns: N
 
 
 def _node_resumed(state: RunState, entry: ev.Entry, e: ev.NodeResumed, ns: NodeState) -> None:
-    _move(ns, NodeStatus.RUNNING)
+    _move(ns, _RUNNING)
 
 
 def _node_completed(state: RunState, entry: ev.Entry, e: ev.NodeCompleted, ns: NodeState) -> None:
-    _move(ns, NodeStatus.COMPLETED)
+    _move(ns, _COMPLETED)
     ns.output_seq = entry.seq
     ns.finished_at = entry.at
     ns.virtual = e.virtual
@@ -279,12 +283,12 @@ def _node_cancelled(state: RunState, entry: ev.Entry, e: ev.NodeCancelled, ns: N
 
 def _scope_opened(state: RunState, entry: ev.Entry, e: ev.ScopeOpened, ns: NodeState) -> None:
     if ns.status is not NodeStatus.SCHEDULED:
-        _move(ns, NodeStatus.SCHEDULED)
-    _move(ns, NodeStatus.RUNNING)
+        _move(ns, _SCHEDULED)
+    _move(ns, _RUNNING)
     ns.attempt = max(ns.attempt, 1)
     ns.started_at = entry.at
     ns.counters = Counters(count=e.count)
-    if state.status is RunStatus.CREATED:
+    if state.status is _CREATED:
         state.status = RunStatus.RUNNING
         state.started_at = entry.at
 

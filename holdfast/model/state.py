@@ -209,9 +209,25 @@ class RunState(msgspec.Struct, gc=False):
             self.close(ns)
             ns = None
         if ns is None:
-            ns = self._pending(node, path)
-            ns.visit = visit or self.visit_of(node, path)
-            self.nodes[node, path] = ns
+            base = node.removesuffix("~undo")
+            if base != node:  # a compensation may belong to an item that closed long ago; it opens nothing again
+                scope_plan = self.plan.scope_of(path)
+                undo = scope_plan.nodes[base].undo
+                assert undo is not None
+                return self.meet(undo, OpenScope(path, scope_plan, None), node, path, visit)
+            scope = self.scopes.get(path)
+            if scope is None or base not in scope.plan.nodes:
+                scope = self.scope_at(path)
+            ns = self.meet(scope.plan.nodes[base], scope, node, path, visit)
+        return ns
+
+    def meet(self, plan: NodePlan, scope: OpenScope, node: str, path: str, visit: int | None = None) -> NodeState:
+        """An instance that is met for the first time, pending; for those who have its plan and scope at hand."""
+        ns = self.nodes[node, path] = NodeState(plan, scope, node, path, visit or self.visit_of(node, path))
+        owner = scope.owner
+        if owner is not None and owner.counters is not None and scope.key >= owner.counters.opened:
+            owner.counters.opened = scope.key + 1
+            self.touch(owner)
         return ns
 
     def visit_of(self, node: str, path: str) -> int:
@@ -229,22 +245,6 @@ class RunState(msgspec.Struct, gc=False):
         ns.closed = True
         self.touch(ns)
         del self.nodes[ns.key]
-
-    def _pending(self, node: str, path: str) -> NodeState:
-        base = node.removesuffix("~undo")
-        if base != node:  # a compensation may belong to an item that closed long ago; it opens nothing again
-            scope_plan = self.plan.scope_of(path)
-            undo = scope_plan.nodes[base].undo
-            assert undo is not None
-            return NodeState(undo, OpenScope(path, scope_plan, None), node, path)
-        scope = self.scopes.get(path)
-        if scope is None or base not in scope.plan.nodes:
-            scope = self.scope_at(path)
-        counters = scope.owner.counters if scope.owner is not None else None
-        if counters is not None and scope.owner is not None and scope.key >= counters.opened:
-            counters.opened = scope.key + 1
-            self.touch(scope.owner)
-        return NodeState(scope.plan.nodes[base], scope, node, path)
 
     def scope_at(self, path: str) -> OpenScope:
         """The innermost scope around a path, opened where its map or loop is known but it is met for the first time."""

@@ -108,9 +108,9 @@ def _failed_around(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
     for i in range(index + 1, len(line)):
         match line[i].event:
             case ev.ScopeClosed(outcome="failed") | ev.NodeCancelled(reason="sibling failed"):
-                pass
+                index = max([index, *_unfinished_steps(line, index, base)])
             case ev.TimerCancelled() | ev.WaitClosed(outcome="cancelled"):
-                pass
+                index = max([index, *_unfinished_steps(line, index, base)])
             case ev.NodeFailed(retryable=False) if _is_around(line[i], line[index]):
                 yield i
             case _:
@@ -339,13 +339,15 @@ def _cut(kind: str, target: str, line: Sequence[ev.Entry], index: int) -> Openin
 
 
 def find(text: str, head: RunState, plan: Plan) -> Instance:
-    """The instance that a text means. A bare name with several instances is refused, with the list of them."""
+    """The instance that a text means. A bare name is the top-level node of that name, else the one instance of it that
+    there is; if there are several, they are listed."""
     node, path, visit = parse_instance(text)
     if "@" in text or "#" in text:
         if not _has_begun((node, path, visit), head):
             raise Refusal("unknown_instance", f"{text} has not begun on this line of history")
         return node, path, visit
     found = [_key(ns) for ns in head.changed if ns.node == node]
+    found = [key for key in found if len(scopes_around(plan, key[1])) == 1] or found
     if len(found) > 1:
         names = [_shown(key) for key in sorted(found)]
         shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")

@@ -58,10 +58,13 @@ def apply(d: Draft, command: Any) -> Any:
 def settle(d: Draft) -> None:
     """Draw every consequence of what was drafted, and ask whether the run rests or ends."""
     nodes.draw_consequences(d)
-    if d.state.fold.ticket is not None:
+    state = d.state
+    if state.fold.ticket is not None:
         tickets.redeem(d)
-    runs.conclude(d)
-    waits.suspend_run(d)
+    if state.fold.closing or not state.scopes["."].unsettled:
+        runs.conclude(d)
+    if state.waits or state.timers:
+        waits.suspend_run(d)
 
 
 def _begin(d: Draft, c: cmd.Begin) -> None:
@@ -102,7 +105,7 @@ def _provide_params(d: Draft, c: cmd.ProvideParams) -> None:
         raise Refusal("stale", f"scope {c.scope_path} is closed")
     scope.params = c.values
     # scopes inside it were held back as well
-    d.opened += [inner for inner in d.state.scopes.values() if inner.path.startswith(scope.path)]
+    d.extra.opened += [inner for inner in d.state.scopes.values() if inner.path.startswith(scope.path)]
     nodes.params_known(d, scope)
 
 
@@ -125,11 +128,11 @@ def _message(d: Draft, c: cmd.Message) -> None:
             case _:
                 raise Refusal("unknown_kind", f"this version does not know messages of kind {c.kind!r}")
     except Refusal as refusal:
-        d.outcomes.append((c.message_id, "dead", refusal.code, refusal.why))
+        d.extra.outcomes.append((c.message_id, "dead", refusal.code, refusal.why))
         if not runs.is_finished(d.state.status):
             d.emit(ev.MessageRefused(c.message_id, c.kind, refusal.code, refusal.why))
         return
-    d.outcomes.append((c.message_id, "consumed", None, ""))
+    d.extra.outcomes.append((c.message_id, "consumed", None, ""))
     d.emit(ev.MessageConsumed(c.message_id, c.kind))
 
 

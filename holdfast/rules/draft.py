@@ -51,42 +51,25 @@ class ChildToCreate(NamedTuple):
     depth: int
 
 
-class Draft:
-    """One turn. Lists below `entries` are effects: to be done after the commit, derived again after a crash."""
+class Extras:
+    """What few turns lead to; of the others there are thousands a second, and each list costs them."""
 
     __slots__ = (
         "answers",
         "cancels",
         "children",
-        "entries",
         "failing",
-        "finish",
         "messages",
-        "now",
         "opened",
         "outcomes",
         "params_wanted",
-        "scheduled",
-        "started",
-        "state",
-        "todo",
-        "undo_wanted",
     )
 
-    def __init__(self, state: RunState, now: int) -> None:
-        self.state = state
-        self.now = now
-        self.entries: list[Entry] = []
-        self.todo: list[NodeState] = []
-        """Instances that settled in this turn and whose consequences are not drawn yet."""
+    def __init__(self) -> None:
         self.opened: list[OpenScope] = []
         """Scopes that were opened and whose nodes are not decided yet."""
         self.failing: list[tuple[NodeState, ErrorInfo]] = []
         """Instances that fail for good, before the consequences are drawn."""
-        self.scheduled: list[NodeState] = []
-        """Instances that want a place to run."""
-        self.started: list[tuple[NodeState, dict[str, Any]]] = []
-        """Bodies to start (or to run again after a wait), each with its located arguments."""
         self.cancels: list[NodeState] = []
         """Bodies to cancel."""
         self.answers: list[Answer] = []
@@ -95,9 +78,34 @@ class Draft:
         self.outcomes: list[tuple[str, str, str | None, str]] = []
         """(message id, status, refusal code, why)"""
         self.params_wanted: list[OpenScope] = []
+
+
+class Draft:
+    """One turn. What is below `entries` are effects: to be done after the commit, derived again after a crash."""
+
+    __slots__ = ("entries", "extras", "finish", "now", "scheduled", "started", "state", "todo", "undo_wanted")
+
+    def __init__(self, state: RunState, now: int) -> None:
+        self.state = state
+        self.now = now
+        self.entries: list[Entry] = []
+        self.todo: list[NodeState] = []
+        """Instances that settled in this turn and whose consequences are not drawn yet."""
+        self.scheduled: list[NodeState] = []
+        """Instances that want a place to run."""
+        self.started: list[tuple[NodeState, dict[str, Any]]] = []
+        """Bodies to start (or to run again after a wait), each with its located arguments."""
         self.undo_wanted = False
         self.finish = False
         """Every node has settled: the result is wanted."""
+        self.extras: Extras | None = None
+
+    @property
+    def extra(self) -> Extras:
+        """For whoever has something to put there; who only reads looks at `extras` first."""
+        if self.extras is None:
+            self.extras = Extras()
+        return self.extras
 
     def emit(self, event: Any, ns: NodeState | None = None) -> int:
         """Draft an event and fold it; its seq."""

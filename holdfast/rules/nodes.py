@@ -22,6 +22,8 @@ from holdfast.rules import scopes
 from holdfast.rules.draft import Draft, Refusal
 
 SECOND = 1_000_000
+_RUNNING, _SUSPENDED, _COMPLETED = NodeStatus.RUNNING, NodeStatus.SUSPENDED, NodeStatus.COMPLETED
+"""Members that every step is compared with: to look one up in its Enum takes as long as a call."""
 
 
 def current(d: Draft, c: cmd.OfBody, *statuses: NodeStatus) -> NodeState:
@@ -40,28 +42,29 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
         return
     if plan.waits_for and not _decidable(d, scope, plan, path):
         return
-    if lacks_params(d, scope):
+    if scope.owner is not None and lacks_params(d, scope):
         return
-    definition = plan.definition
-    if definition.when is not None:
+    ns = state.meet(plan, scope, plan.id, path)
+    when = plan.definition.when
+    if when is not None:
         try:
-            wanted = judge(state, scope, definition.when)
+            wanted = judge(state, scope, when)
         except InvalidInput as e:
-            fail_for_good(
-                d, state.instance(plan.id, path), ev.ErrorInfo("invalid_input", f"its condition: {e.message}")
-            )
+            fail_for_good(d, ns, ev.ErrorInfo("invalid_input", f"its condition: {e.message}"))
             return
         if not wanted:
-            skip(d, state.instance(plan.id, path), "condition", None)
+            skip(d, ns, "condition", None)
             return
     cause = _absent(d, scope, plan)
     if cause is not None:
-        skip(d, state.instance(plan.id, path), "absent", cause)
+        skip(d, ns, "absent", cause)
         return
-    enter_node(d, state.instance(plan.id, path))
+    enter_node(d, ns)
 
 
 def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
+    if len(plan.waits_for) == 1 and not plan.lazy:  # a link of a chain: nothing to keep count of
+        return _is_settled(d, scope, plan.waits_for[0])
     state = d.state
     missing = state.missing.get((plan.id, path))
     if missing is None:
@@ -100,7 +103,7 @@ def _absent(d: Draft, scope: OpenScope, plan: NodePlan) -> str | None:
         return None
     for name in plan.data_nodes:
         ns = lookup(d.state, scope, name)
-        if ns is None or ns.status is not NodeStatus.COMPLETED:
+        if ns is None or ns.status is not _COMPLETED:
             return name
     return None
 
@@ -143,8 +146,8 @@ def lacks_params(d: Draft, scope: OpenScope) -> bool:
     while here is not None and here.owner is not None:
         if here.plan.param_captures and here.params is None:
             lacking = True
-            if not any(wanted is here for wanted in d.params_wanted):
-                d.params_wanted.append(here)
+            if not any(wanted is here for wanted in d.extra.params_wanted):
+                d.extra.params_wanted.append(here)
         here = here.parent
     return lacking
 
@@ -218,8 +221,8 @@ def complete(d: Draft, c: cmd.CompleteNode) -> None:
 
 def ending(d: Draft, c: cmd.OfBody) -> NodeState:
     """The instance whose body has ended; it may have been suspended, when what ended it was no task that waited."""
-    ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
-    if ns.status is NodeStatus.SUSPENDED:
+    ns = current(d, c, _RUNNING, _SUSPENDED)
+    if ns.status is _SUSPENDED:
         wake(d, ns)
     return ns
 
@@ -301,12 +304,16 @@ def skip(d: Draft, ns: NodeState, reason: str, cause: str | None) -> None:
 
 def draw_consequences(d: Draft) -> None:
     """Look at everything that waited for what settled in this turn, until nothing more follows."""
-    while d.todo or d.opened or d.failing:
-        while d.failing:
-            fail_for_good(d, *d.failing.pop(0))
-        opened, d.opened = d.opened, []
-        for scope in opened:
-            enter(d, scope)
+    while d.todo or d.extras is not None:
+        extras = d.extras
+        if extras is not None:
+            while extras.failing:
+                fail_for_good(d, *extras.failing.pop(0))
+            opened, extras.opened = extras.opened, []
+            for scope in opened:
+                enter(d, scope)
+            if not (d.todo or extras.opened or extras.failing):
+                return
         settled, d.todo = d.todo, []
         for ns in settled:
             _draw(d, ns)
@@ -323,9 +330,10 @@ def _draw(d: Draft, ns: NodeState) -> None:
         return
     for name in ns.plan.dependents:
         plan = scope.plan.nodes[name]
-        missing = d.state.missing.get((name, plan.path(scope.path)))
-        if missing is not None:
-            missing.discard(ns.node)
+        if len(plan.waits_for) > 1:
+            missing = d.state.missing.get((name, plan.path(scope.path)))
+            if missing is not None:
+                missing.discard(ns.node)
         look(d, scope, plan)
 
 

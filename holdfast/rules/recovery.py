@@ -33,7 +33,7 @@ def take_over(d: Draft, c: cmd.TakeOver) -> None:
     for ns in list(state.nodes.values()):
         if ns.plan.body is not None and ns.status is NodeStatus.RUNNING:
             _reopen(d, ns)
-    d.opened.extend(state.scopes.values())
+    d.extra.opened.extend(state.scopes.values())
 
 
 def _go_on(d: Draft, ns: NodeState) -> None:

@@ -24,7 +24,7 @@ SECOND = 1_000_000
 def begin(d: Draft) -> None:
     """Schedule what waits for nothing."""
     create(d)
-    d.opened.append(d.state.scopes["."])
+    d.extra.opened.append(d.state.scopes["."])
 
 
 def create(d: Draft) -> None:
@@ -168,9 +168,9 @@ def _end(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -
         for child in state.fold.children:
             message_id = derived("m_", state.run_id, "cancel", child)
             reason = f"its parent {state.run_id} has {state.status}"
-            d.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
+            d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
     if state.fold.parent is not None:
-        d.messages.append(_report(d, terminal))
+        d.extra.messages.append(_report(d, terminal))
 
 
 def _report(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> ToRun:

@@ -26,7 +26,7 @@ def open_first(d: Draft, ns: NodeState) -> None:
     try:
         count = _count(d, ns.scope, ns.plan.definition.over)
     except InvalidInput as e:
-        d.failing.append((ns, ev.ErrorInfo(e.code, e.message)))
+        d.extra.failing.append((ns, ev.ErrorInfo(e.code, e.message)))
         return
     d.emit(ev.ScopeOpened(count), ns)
     advance(d, ns)
@@ -53,7 +53,7 @@ def advance(d: Draft, owner: NodeState) -> None:
     counters, definition = owner.counters, owner.plan.definition
     if owner.status is not NodeStatus.RUNNING or d.state.fold.closing or is_dead(owner.scope):
         return
-    if any(ns is owner for ns, _ in d.failing):
+    if d.extras is not None and any(ns is owner for ns, _ in d.extras.failing):
         return
     assert counters is not None
     if definition.kind == "map":
@@ -98,7 +98,7 @@ def advance_around(d: Draft, scope: OpenScope) -> None:
 
 def _begin(d: Draft, owner: NodeState, key: int) -> None:
     """Open an item or a round."""
-    d.opened.append(d.state.open_scope(owner, key))
+    d.extra.opened.append(d.state.open_scope(owner, key))
 
 
 def _complete(d: Draft, owner: NodeState, captured: dict[str, object]) -> None:
@@ -109,7 +109,7 @@ def _complete(d: Draft, owner: NodeState, captured: dict[str, object]) -> None:
 
 def _fail(d: Draft, owner: NodeState, code: str, why: str) -> None:
     d.emit(ev.ScopeClosed("failed"), owner)
-    d.failing.append((owner, ev.ErrorInfo(code, why)))
+    d.extra.failing.append((owner, ev.ErrorInfo(code, why)))
 
 
 def collector_of(scope: OpenScope) -> NodeState | None:
@@ -154,11 +154,11 @@ def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelle
         case NodeStatus.SUSPENDED:
             close_waits(d, ns, waits_are)
             d.emit(ev.NodeCancelled(reason, "unknown", cause), ns)
-            d.cancels.append(ns)
+            d.extra.cancels.append(ns)
         case NodeStatus.RUNNING if ns.plan.body is None:
             if not ns.cancelling:
                 ns.cancelling = True
-                d.cancels.append(ns)
+                d.extra.cancels.append(ns)
         case NodeStatus.RUNNING:
             if not any(s.owner is ns and _alive(d, s) for s in d.state.scopes.values()):
                 d.emit(ev.NodeCancelled(reason, cause=cause), ns)
@@ -190,5 +190,5 @@ def close_silently(d: Draft, wait_id: str, ns: NodeState | None = None, outcome:
     if outcome == "superseded" and child is not None and child in state.fold.children:
         reason = f"its parent {state.run_id} goes on from elsewhere"
         message_id = derived("m_", state.run_id, "superseded", wait_id)
-        d.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
+        d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
     d.emit(ev.WaitClosed(wait_id, outcome), ns)

@@ -50,7 +50,7 @@ def _start_child(d: Draft, ns: NodeState, wait_id: str, child: cmd.NewChild, cal
         close_wait(d, d.state.waits[wait_id], "started", msgspec.json.encode(run_id))
     if not child.attach:
         parent = None if child.detached else {"run_id": d.state.run_id, "wait_id": wait_id}
-        d.children.append(ChildToCreate(run_id, child, parent, d.state.fold.depth + 1))
+        d.extra.children.append(ChildToCreate(run_id, child, parent, d.state.fold.depth + 1))
 
 
 def suspend_node(d: Draft, c: cmd.SuspendNode) -> None:
@@ -72,7 +72,7 @@ def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str
     if ns.status is NodeStatus.SUSPENDED and not lacks_params(d, ns.scope):
         d.emit(ev.NodeResumed(wait.wait_id), ns)
         go_on(d, ns)
-    d.answers.append(Answer(ns, wait, outcome, value))
+    d.extra.answers.append(Answer(ns, wait, outcome, value))
 
 
 def give_up(d: Draft, c: cmd.CloseWait) -> None:
@@ -167,5 +167,5 @@ def suspend_run(d: Draft) -> None:
                 if retry_timer(ns) not in state.timers:
                     return
                 waiting = True
-    if waiting and not d.params_wanted:
+    if waiting and not (d.extras is not None and d.extras.params_wanted):
         d.emit(ev.RunSuspended(tuple(state.waits)))

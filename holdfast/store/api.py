@@ -156,7 +156,7 @@ class RunChange(NamedTuple):
     fold: bytes | None
 
 
-class RunStep(NamedTuple):
+class RunStep(msgspec.Struct, frozen=True, gc=False):
     """The new values of a run's row when only these have changed: most commits, and no index of the row is touched."""
 
     last_seq: int

@@ -63,7 +63,8 @@ def write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]
     for commit in group:
         change = commit.change
         if type(change) is RunStep:
-            steps.append((commit.run_no, commit.token, commit.expected_seq, *change))
+            fence = (commit.run_no, commit.token, commit.expected_seq)
+            steps.append((*fence, change.last_seq, change.head_hash, change.recoveries))
         elif change is not None:
             moves.append((commit.run_no, commit.token, commit.expected_seq, *change))
         nodes += commit.nodes

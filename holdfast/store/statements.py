@@ -28,6 +28,7 @@ class Repeated:
     def __init__(self, name: str, text: str) -> None:
         try:
             before, row, after = text.split(_ROW_MARK)
+            row = row.replace(" ", "")  # a prepared statement is found by its text, however long that is
         except ValueError:
             raise ValueError(f"the statement {name} needs exactly one row between two {_ROW_MARK}") from None
         self._sizes: list[tuple[int, str]] = []

@@ -50,24 +50,29 @@ class Activation:
     _grace: asyncio.TimerHandle | None = None
     _since = 0.0
     _grace_seconds = 0.0
+    _left_seconds: float | None = None
+
+    # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
+    memory = _NO_MEMORY
+    waits: dict[str, asyncio.Future[tuple[str, bytes]]] = _EMPTY
+    early: dict[str, tuple[str, bytes]] = _EMPTY
+    """Answers that came before the body began to wait for them."""
+    callers: dict[asyncio.Task[Any], str] = _EMPTY
+    """Tasks that ever called ctx, and the scope of each."""
+    parked: set[asyncio.Task[Any]] = _EMPTY_SET
+    opening: set[asyncio.Future[Any]] = _EMPTY_SET
+    vars: dict[str, bytes] = _EMPTY
 
     def __init__(self, attempt: Attempt, on_gone: Callable[[Activation, bool], None]) -> None:
         self.attempt = attempt
         self.port = attempt.port
+        self.key = attempt.key
         self.on_gone = on_gone
         self.loop = asyncio.get_running_loop()
-        self._left_seconds = attempt.definition.timeout
-        # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
-        own = attempt.handler.takes_ctx
-        self.memory = Memory() if own else _NO_MEMORY
-        self.waits: dict[str, asyncio.Future[tuple[str, bytes]]] = {} if own else _EMPTY
-        self.early: dict[str, tuple[str, bytes]] = {} if own else _EMPTY
-        """Answers that came before the body began to wait for them."""
-        self.callers: dict[asyncio.Task[Any], str] = {} if own else _EMPTY
-        """Tasks that ever called ctx, and the scope of each."""
-        self.parked: set[asyncio.Task[Any]] = set() if own else _EMPTY_SET
-        self.opening: set[asyncio.Future[Any]] = set() if own else _EMPTY_SET
-        self.vars: dict[str, bytes] = {} if own else _EMPTY
+        if attempt.handler.takes_ctx:
+            self.memory = Memory()
+            self.waits, self.early, self.callers, self.vars = {}, {}, {}, {}
+            self.parked, self.opening = set(), set()
 
     # --- reports -------------------------------------------------------------------------------------------
 
@@ -90,7 +95,7 @@ class Activation:
         a = self.attempt
         try:
             kept = captured(data, a.captures, f"the output of {a.node}") if a.captures else {}
-            kept_vars = self.captured_vars()
+            kept_vars = self.captured_vars() if self.vars else {}
         except HoldfastError as e:
             self.failed(e)
             return
@@ -101,8 +106,6 @@ class Activation:
 
     def captured_vars(self) -> dict[str, Any]:
         """What conditions read of the variables that this body set."""
-        if not self.vars:
-            return {}
         found: dict[str, Any] = {}
         for name, data in self.vars.items():
             for key, value in captured(data, self.attempt.plan.var_captures.get(name, ()), f"variable {name}").items():
@@ -156,9 +159,12 @@ class Activation:
         if self.reported:
             return False
         self.reported = True
-        for timer in (self._deadline, self._heartbeat, self._grace):
-            if timer is not None:
-                timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._grace is not None:
+            self._grace.cancel()
         self.on_gone(self, left)
         return True
 
@@ -314,8 +320,11 @@ class Activation:
 
     def start_clock(self, grace_seconds: float) -> None:
         """Timeout and heartbeat count from here; time spent waiting does not count."""
-        self._grace_seconds = grace_seconds
-        self._unpause()
+        definition = self.attempt.definition
+        if definition.timeout is not None or definition.heartbeat is not None:
+            self._left_seconds = definition.timeout
+            self._grace_seconds = grace_seconds
+            self._unpause()
 
     def _pause(self) -> None:
         if not self.all_parked:

@@ -35,17 +35,24 @@ class Binder:
         extra = next((p for p in handler.params if p.variadic == "**"), None)
         self._rest = item_decoder(rest.annotation if rest is not None else Any)
         self._extra = item_decoder(extra.annotation if extra is not None else Any)
+        self._by_name = not any(p.variadic == "*" or p.positional_only for p in handler.params)
+        """Every argument can be given by its name."""
 
     def bind(self, args: dict[str, Any], load: Callable[[Any], bytes]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments; a value that does not fit its annotation is InvalidInput by name."""
         values: dict[str, Any] = {}
         for name, located in args.items():
-            if name == UNDONE:
+            decode = self._decoders.get(name)
+            if decode is not None:
+                values[name] = self._decode(name, decode, load(located))
+            elif name == UNDONE:
                 values[self._first] = self._decode(self._first, self._decoders[self._first], load(located))
             elif name == "*":
                 values["*"] = [self._decode(name, self._rest, bytes(raw)) for raw in _items(load(located))]
             else:
-                values[name] = self._decode(name, self._decoders.get(name, self._extra), load(located))
+                values[name] = self._decode(name, self._extra, load(located))
+        if self._by_name and "*" not in values:
+            return [], values
         return self.handler.call_arguments(values)
 
     def _decode(self, name: str, decode: Callable[[bytes], Any], data: bytes) -> Any:

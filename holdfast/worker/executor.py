@@ -37,6 +37,7 @@ class LocalExecutor:
     ) -> None:
         self._live: dict[Key, Activation] = {}
         self._by_run: dict[int, set[Key]] = {}
+        """The live bodies of each run; an empty set stays until the run is unwound: its next body comes soon."""
         self._leaving: set[asyncio.Task[Any]] = set()
         """Bodies that nobody waits for any more and that still clean up."""
         self._binders: dict[str, Binder] = {}
@@ -52,9 +53,13 @@ class LocalExecutor:
         if dying.at is not None:
             dying.at("body.before")
         activation = Activation(attempt, self._gone)
-        key = attempt.key
+        key = activation.key
         self._live[key] = activation
-        self._by_run.setdefault(key[0], set()).add(key)
+        keys = self._by_run.get(key[0])
+        if keys is None:
+            self._by_run[key[0]] = {key}
+        else:
+            keys.add(key)
         match attempt.handler.kind:
             case "async":
                 activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop)
@@ -94,7 +99,7 @@ class LocalExecutor:
             activation.supersede()
 
     def unwind(self, run_no: int) -> None:
-        for key in list(self._by_run.get(run_no, ())):
+        for key in list(self._by_run.pop(run_no, ())):
             activation = self._live[key]
             activation.leave()
             self._let_clean_up(activation)
@@ -137,13 +142,12 @@ class LocalExecutor:
             await self._processes.close()
 
     def _gone(self, activation: Activation, left: bool) -> None:
-        key = activation.attempt.key
+        key = activation.key
         if self._live.get(key) is activation:
             del self._live[key]
-            keys = self._by_run[key[0]]
-            keys.discard(key)
-            if not keys:
-                del self._by_run[key[0]]
+            keys = self._by_run.get(key[0])
+            if keys is not None:
+                keys.discard(key)
         activation.attempt.on_left((key[1], key[2]), left)
 
     # --- how a body runs -----------------------------------------------------------------------------------
@@ -169,10 +173,11 @@ class LocalExecutor:
         return bound
 
     async def _run_async(self, activation: Activation) -> None:
-        handler = activation.attempt.handler
+        attempt = activation.attempt
+        handler = attempt.handler
         current_body.set(handler.name)
         try:
-            attempt, binder = activation.attempt, self._binder(handler)
+            binder = self._binder(handler)
             if attempt.has_memory or not binder.is_quick(attempt.args):
                 args, kwargs = await self._prepare(activation)
             else:

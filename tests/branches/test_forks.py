@@ -137,7 +137,7 @@ async def test_a_node_that_has_not_begun_cannot_be_forked_at(db: Path, bodies: W
         bodies.broken = {"a"}
         run = await engine.start(br_two_lines, x=0, run_id="r")
         await ended(run)
-        with pytest.raises(hf.Refused, match="d has not begun .* jump to d"):
+        with pytest.raises(hf.Refused, match=r"d has not begun .* jump to d"):
             await run.fork(at="d")
 
 
@@ -284,7 +284,7 @@ async def test_another_version_keeps_what_it_has_with_the_same_handler_and_the_s
         assert await ended(run) == [5, 3]
         assert bodies.again() == ["b", "c"]
         assert ((await run.show())["version"], (await run.show(branch=1))["version"]) == (2, 1)
-        with pytest.raises(hf.CorruptJournal, match="version 9"):
+        with pytest.raises(hf.InvalidInput, match="version 9"):
             await run.fork(edits={"version": 9})
 
 
@@ -319,3 +319,32 @@ async def test_one_commit_leaves_a_branch_and_opens_the_next(db: Path, bodies: W
         assert len({e.at for e in opened}) == 1
         assert (opened[0].data["actor"], opened[1].data["actor"]) == ("ann", "ann")
         assert opened[1].data["dropped"] == ["e"], "roots, not everything that follows from them"
+
+
+@hf.workflow
+async def br_kid(ctx: hf.Context, x: int) -> int:
+    return x + 1
+
+
+@pytest.mark.parametrize("named", [None, "kid"])
+async def test_children_are_found_again_under_inherited_keys_and_under_names_of_their_own(
+    db: Path, bodies: World, named: str | None
+) -> None:
+    @hf.workflow(name=f"br_mother_{named}")
+    async def mother(ctx: hf.Context) -> int:
+        bodies.enter("mother")
+        return await ctx.child(br_kid, x=1, run_id=named)
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(mother, run_id="m")
+        assert await ended(run) == 2
+        asked = next(e.seq for e in await run.events() if e.type == "ChildStarted")
+        await run.fork(at=asked, keys="inherit")
+        assert await ended(run) == 2
+        await run.jump(to=f"br_mother_{named}", keys="inherit")
+        assert await ended(run) == 2
+        assert len(bodies.again()) == 3
+        assert len(await engine.list()) == 2, "one child, waited for three times"
+        await run.jump(to=f"br_mother_{named}")
+        assert await ended(run) == 2
+        assert len(await engine.list()) == (3 if named is None else 2)

@@ -187,7 +187,7 @@ def meaning(request: Request, history: History) -> tuple[Any, dict[str, Any]]:
     return "jump", {"to": one_of(state.plan.root.nodes)}
 
 
-@settings(max_examples=150 * MORE)
+@settings(max_examples=100 * MORE)
 @given(
     definitions(size=4),
     INPUTS,

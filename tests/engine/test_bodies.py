@@ -50,10 +50,19 @@ def fails_in_a_process(n: int) -> int:
     raise KeyError(n)
 
 
-@hf.node(process=True, timeout=0.5)
-def never_ends_in_a_process(path: str) -> None:
+def tell_and_wait_for_ever(path: str) -> None:
     Path(path).write_text(str(os.getpid()))
     threading.Event().wait()
+
+
+@hf.node(process=True, timeout=0.5)
+def never_ends_in_a_process(path: str) -> None:
+    tell_and_wait_for_ever(path)
+
+
+@hf.node(process=True)
+def waits_in_a_process(path: str) -> None:
+    tell_and_wait_for_ever(path)
 
 
 @hf.workflow
@@ -67,8 +76,13 @@ def computes_badly(n: int):
 
 
 @hf.workflow
-def computes_for_ever(path: str):
+def computes_too_long(path: str):
     return never_ends_in_a_process(path)
+
+
+@hf.workflow
+def computes_for_ever(path: str):
+    return waits_in_a_process(path)
 
 
 @pytest.mark.smoke
@@ -115,7 +129,7 @@ async def test_a_process_body_past_its_timeout_is_killed(db: Path, tmp_path: Pat
     pid_file = tmp_path / "pid"
     async with hf.open(url(db), processes=1) as engine:
         with pytest.raises(hf.RunFailed, match="timeout") as caught:
-            await (await engine.start(computes_for_ever, path=str(pid_file))).result()
+            await (await engine.start(computes_too_long, path=str(pid_file))).result()
         assert caught.value.error.code == "timeout"
         if pid_file.exists():  # else the machine was so slow that the child was killed before its body began
             await until(lambda: not _alive(int(pid_file.read_text())), "the child is gone")

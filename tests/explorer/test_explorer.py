@@ -93,7 +93,10 @@ def test_states_that_are_alike_lead_to_the_same_verdicts() -> None:
         ablation = next(a for a in ablations.ALL if a.name == broken)
         with ablation.patch():
             quick = explore(ablation.workflow, **ablation.options)
-            with mock.patch.object(search.Explorer, "_is_known", return_value=False):
+            with (
+                mock.patch.object(search.Explorer, "_is_known", return_value=False),
+                mock.patch.object(search.Explorer, "_is_repetition", return_value=False),
+            ):
                 whole = explore(ablation.workflow, **ablation.options)
         assert quick.alike > 0
         assert whole.alike == 0

@@ -340,7 +340,7 @@ class Play:
             self._waits[wait.wait_id] = wait
         for timer in rows.timer_rows(self.state, draft.entries):
             self._timers[timer.timer] = timer
-        self.outcomes += draft.outcomes
+        self.outcomes += draft.extra.outcomes
         self.most_open = max(self.most_open, len(self.state.scopes))
         self._check()
 
@@ -356,11 +356,11 @@ class Play:
             ns = self.state.nodes.get(key)
             if ns is None or ns.settled or ns.status is NodeStatus.SCHEDULED:
                 del self.running[key]
-        self.told_to_stop += [ns.key for ns in draft.cancels if not ns.settled]
-        self.answers += [(a.instance.key, a.outcome, msgspec.json.decode(a.value)) for a in draft.answers]
-        self.messages += draft.messages
-        self.children += draft.children
-        for scope in draft.params_wanted:
+        self.told_to_stop += [ns.key for ns in draft.extra.cancels if not ns.settled]
+        self.answers += [(a.instance.key, a.outcome, msgspec.json.decode(a.value)) for a in draft.extra.answers]
+        self.messages += draft.extra.messages
+        self.children += draft.extra.children
+        for scope in draft.extra.params_wanted:
             self._provide_params(scope)
         if draft.undo_wanted and self.state.undo is None:
             self._provide_undo()

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast.store.api import (
+    OPENS_BRANCH,
+    BranchRow,
     Commit,
     EngineRow,
     EventRow,
@@ -505,6 +507,83 @@ class StoreConformance(Suite):
         assert store.events(no, types=[]) == []
         assert store.event_data(no, [9, 2, 50]) == {2: ("B", b"2"), 9: ("A", b"9")}
         assert store.event_data(no, []) == {}
+
+    # --- branches ---
+
+    def test_opening_a_branch_writes_its_row_drops_rows_and_pins_the_version(self, store: Store) -> None:
+        (run_no,) = make_runs(store, 1, status="failed", engine=None)
+        assert refusals(store, step(run_no, nodes=[node_row(run_no, n) for n in ("a", "b")])) == [None]
+        opened = BranchRow(run_no, 2, 1, 1, 3, "fork", None, 60)
+        opening = step(run_no, 2, change=change(3, branch=2), opens=opened, gone=[("b", "", 1)], version=4)
+        assert refusals(store, opening) == [None]
+        assert store.branches(run_no) == [opened]
+        assert [node.node for node in store.nodes(run_no)] == ["a"]
+        run = store.run_by_no(run_no)
+        assert run is not None
+        assert (run.branch, run.version, run.last_seq) == (2, 4, 3)
+
+    def test_a_branch_that_is_fenced_leaves_everything_as_it_was(self, store: Store) -> None:
+        (run_no,) = make_runs(store, 1)
+        assert refusals(store, step(run_no, nodes=[node_row(run_no, "a")])) == [None]
+        opened = BranchRow(run_no, 2, 1, 1, 2, "jump", None, 60)
+        stale = step(run_no, 2, token=9, change=change(3, branch=2), opens=opened, gone=[("a", "", 1)], version=4)
+        assert refusals(store, stale) == ["fenced"]
+        run = store.run_by_no(run_no)
+        assert run is not None
+        assert (store.branches(run_no), run.branch, run.version) == ([], 1, 1)
+        assert [node.node for node in store.nodes(run_no)] == ["a"]
+
+    def test_a_row_that_was_closed_is_open_again_on_another_branch(self, store: Store) -> None:
+        (run_no,) = make_runs(store, 1)
+        assert refusals(store, step(run_no, nodes=[node_row(run_no, "a", is_open=0)])) == [None]
+        assert store.open_nodes([run_no]) == []
+        opened = BranchRow(run_no, 2, 1, 1, 2, "retry", None, 60)
+        again = step(run_no, 2, change=change(3, branch=2), nodes=[node_row(run_no, "a")], opens=opened)
+        assert refusals(store, again) == [None]
+        assert [node.node for node in store.open_nodes([run_no])] == ["a"]
+
+    def test_a_run_that_has_ended_takes_only_what_opens_a_branch_and_can_then_be_claimed(self, store: Store) -> None:
+        (run_no,) = make_runs(store, 1)
+        early = MessageRow("m_early", run_no, "retry", b"{}", 50)
+        assert store.send(early) == "new"
+        ending = step(run_no, change=change(2, status="failed", engine=None), ends=True)
+        assert refusals(store, ending) == [None]
+        assert [m.message_id for m in store.new_messages()] == ["m_early"], "it may still open a branch"
+        assert store.send(message("m_signal", run_no)) == "finished"
+        for kind in sorted(OPENS_BRANCH):
+            assert store.send(MessageRow(f"m_{kind}", run_no, kind, b"{}", 50)) == "new"
+        assert [no for no, _, _ in store.claimable()] == [run_no]
+        assert [row.run_no for row in store.claim("two", [run_no])] == [run_no]
+
+    def test_a_forked_run_reads_the_beginning_of_its_journal_from_its_origin(self, store: Store) -> None:
+        origin, fork, nested = self._forks(store)
+        assert [e.seq for e in store.events(fork)] == [1, 2, 3, 4, 5]
+        assert [e.run_no for e in store.events(fork)] == [origin] * 3 + [fork] * 2
+        assert [e.run_no for e in store.events(nested)] == [origin] * 2 + [nested] * 2, "cut below its origin's own cut"
+        assert [e.seq for e in store.events(fork, 2)] == [3, 4, 5]
+        assert [e.seq for e in store.events(fork, 3)] == [4, 5]
+        assert [e.seq for e in store.events(fork, 0, 2)] == [1, 2]
+        assert [e.seq for e in store.events(fork, 2, 2)] == [3, 4]
+        assert [e.seq for e in store.events(fork, types=["RunCreated"])] == [1, 4]
+        assert store.event_data(fork, [2, 5]) == {2: ("NodeStarted", b"2"), 5: ("NodeStarted", b"5")}
+        assert store.event_data(nested, [2, 3]) == {2: ("NodeStarted", b"2"), 3: ("RunCreated", b"3")}
+        assert [e.seq for e in store.events(origin)] == list(range(1, 7)), "the origin is not touched"
+
+    @staticmethod
+    def _forks(store: Store) -> tuple[int, int, int]:
+        """A run of six events, one that goes on from it behind the third, and one that goes on from that one behind
+        the second."""
+        (origin,) = make_runs(store, 1)
+        for seq in range(2, 7):
+            assert refusals(store, step(origin, seq - 1, events=[event_row(origin, seq, data=b"%d" % seq)])) == [None]
+        fork, nested = store.reserve_run_numbers(1), store.reserve_run_numbers(1)
+        for run_no, parent_no, cut in ((fork, origin, 3), (nested, fork, 2)):
+            events = [event_row(run_no, cut + 1, "RunCreated", b"%d" % (cut + 1))]
+            events.append(event_row(run_no, cut + 2, data=b"%d" % (cut + 2)))
+            opened = BranchRow(run_no, 2, 1, cut, 2, "fork", parent_no, 60)
+            row = run_row(run_no, last_seq=cut + 2, branch=2)
+            assert refusals(store, Commit(run_no, 1, 0, create=row, events=events, opens=opened)) == [None]
+        return origin, fork, nested
 
     # --- definitions and listings ---
 

@@ -107,6 +107,8 @@ class Schedule(msgspec.Struct):
     findings: list[Finding]
     alike: bool
     outcome: outcome.Outcome
+    next_to_next: set[int] = set()
+    """Boundaries after which a fault is the same as one before the next."""
 
 
 class Explorer:
@@ -212,11 +214,26 @@ class Explorer:
             deeper: list[Schedule] = []
             for schedule in level:
                 for tape in _one_more_fault(schedule):
+                    if self._is_repetition(schedule, tape):
+                        yield Schedule(tape, [], [], True, {})
+                        continue
                     found = self.run(tape)
                     if not found.alike:
                         deeper.append(found)
                     yield found
             level = deeper
+
+    @staticmethod
+    def _is_repetition(schedule: Schedule, tape: Tape) -> bool:
+        """Whether it is another that is tried as well: a fault after a boundary may be the same as one before the next.
+        Of the two the one that is nearer to an effect is tried, because that is easier to understand."""
+        number, chosen = tape.faults[-1]
+        outcome, met = Outcome(chosen), schedule.boundaries
+        if outcome.before is not None and number in schedule.next_to_next and met[number].is_write:
+            return outcome.before in met[number + 1].possible
+        if outcome.after is not None and number - 1 in schedule.next_to_next and not met[number - 1].is_write:
+            return outcome.after in met[number - 1].possible
+        return False
 
     @staticmethod
     def _take(
@@ -275,6 +292,7 @@ class Explorer:
         """Whoever wants the run: asks again with the same id when it was not answered."""
         run = await process.engine.start(self._workflow, run_id=RUN_ID, **self._inputs)
         self._acknowledged = RUN_ID
+        process.store.contacts += 1
         if self._cancel_after is not None:
             async for event in run.follow():
                 if event.type == "NodeCompleted" and event.node == self._cancel_after:
@@ -325,7 +343,7 @@ class Explorer:
             finding.tape = str(tape)
             finding.where = "; ".join(f"{timeline.describe(b)}: {b.outcome}" for b in faults) or "without any fault"
             finding.timeline = timeline.tell(world.boundaries)
-        return Schedule(tape, world.boundaries, findings, world.alike, ended)
+        return Schedule(tape, world.boundaries, findings, world.alike, ended, world.acts.next_to_next())
 
     def _is_comparable(self, world: World) -> bool:
         """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""

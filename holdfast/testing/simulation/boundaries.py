@@ -9,6 +9,7 @@ Invariants: boundaries are numbered in the order in which they are met, so that 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.testing.simulation.clock import VirtualClock
@@ -34,6 +35,8 @@ class Boundary(NamedTuple):
     instant: int
     is_write: bool
     """A write to the store; else an effect."""
+    contacts: int
+    """How often its process had touched the rest of the world before."""
 
 
 class Fate(Protocol):
@@ -51,9 +54,22 @@ class Boundaries:
 
     def __init__(self, tape: Callable[[int], int], clock: VirtualClock, fate: Fate) -> None:
         self.met: list[Boundary] = []
+        self._ended: dict[int, tuple[int, int]] = {}
+        """Acts that went well: how many boundaries had been met, and contacts made, when each was over."""
         self._tape = tape
         self._clock = clock
         self._fate = fate
+
+    def next_to_next(self) -> set[int]:
+        """Boundaries after which a fault is the same as one before the next: nothing was met in between, no time
+        passed, and the process neither asked nor told anybody anything."""
+        return {
+            one.number
+            for one, other in pairwise(self.met)
+            if one.process == other.process
+            and one.instant == other.instant
+            and self._ended.get(one.number) == (other.number, other.contacts)
+        }
 
     def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
         """A write to the store, in a callback that can run again."""
@@ -64,8 +80,11 @@ class Boundaries:
             return self._apply(process, verb, about, apply)
         outcome = self._choose(process, verb, about, ALL_OUTCOMES, is_write=True)
         if outcome is Outcome.OK:
-            return self._apply(process, verb, about, apply)
-        result = self._apply(process, verb, about, apply) if outcome.applied else None
+            number = len(self.met) - 1
+            result = self._apply(process, verb, about, apply)
+            self._ended[number] = (number + 1, process.store.contacts)
+            return result
+        result = self._apply(process, verb, about, apply) if outcome.applied else None  # type: ignore[assignment]
         if outcome.dies:
             self._fate.kill(process)
             raise PowerCut
@@ -84,13 +103,16 @@ class Boundaries:
         """An effect of an async body."""
         outcome = self._choose(process, label, about, ALL_OUTCOMES)
         if outcome is Outcome.OK:
-            return await apply()
+            number = len(self.met) - 1
+            result = await apply()
+            self._ended[number] = (len(self.met), process.store.contacts)
+            return result
         if outcome is Outcome.DIE_BEFORE:
             self._fate.kill(process)
             await process.loop.create_future()  # nothing resumes it: not even a `finally` runs
         if outcome.hangs and not outcome.applied:
             await self._stand_still(process, outcome.until)
-        result = await apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None
+        result = await apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None  # type: ignore[assignment]
         if outcome is Outcome.DIE_AFTER:
             self._fate.kill(process)
             await process.loop.create_future()
@@ -98,21 +120,24 @@ class Boundaries:
             await self._stand_still(process, outcome.until)
         if outcome.fails:
             raise LostReply(label, outcome)
-        return result  # type: ignore[return-value]
+        return result
 
     def act_blocking(self, process: Process, label: str, about: Any, apply: Callable[[], T]) -> T:
         """An effect of a sync body. Only in a fiber it can stand still before it happens."""
         fiber = current_fiber.get()
         outcome = self._choose(process, label, about, OUTCOMES_ON_THE_LOOP if fiber is None else ALL_OUTCOMES)
         if outcome is Outcome.OK:
-            return apply()
+            number = len(self.met) - 1
+            result = apply()
+            self._ended[number] = (len(self.met), process.store.contacts)
+            return result
         if outcome is Outcome.DIE_BEFORE:
             self._fate.kill(process)
             raise PowerCut
         if outcome.hangs and not outcome.applied:
             assert fiber is not None
             self._pause_fiber(process, fiber, outcome.until)
-        result = apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None
+        result = apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None  # type: ignore[assignment]
         if outcome is Outcome.DIE_AFTER:
             self._fate.kill(process)
             raise PowerCut
@@ -123,7 +148,7 @@ class Boundaries:
                 self._pause_fiber(process, fiber, outcome.until)
         if outcome.fails:
             raise LostReply(label, outcome)
-        return result  # type: ignore[return-value]
+        return result
 
     async def _stand_still(self, process: Process, until: Until) -> None:
         self._fate.freeze(process, until)
@@ -142,7 +167,19 @@ class Boundaries:
         number = len(self.met)
         chosen = self._tape(number)
         outcome = Outcome.OK if not chosen or chosen not in possible else Outcome(chosen)
-        self.met.append(Boundary(number, process.name, label, about, outcome, possible, self._clock.now(), is_write))
+        self.met.append(
+            Boundary(
+                number,
+                process.name,
+                label,
+                about,
+                outcome,
+                possible,
+                self._clock.now(),
+                is_write,
+                process.store.contacts,
+            )
+        )
         return outcome
 
 

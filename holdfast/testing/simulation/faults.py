@@ -44,6 +44,24 @@ class Outcome(IntEnum):
         return self in (Outcome.OK, Outcome.DIE_AFTER, Outcome.ERROR_APPLIED) or self >= Outcome.HANG_AFTER_UNTIL_FREED
 
     @property
+    def before(self) -> Outcome | None:
+        """The same fault a moment later: before whatever comes next."""
+        if self is Outcome.DIE_AFTER:
+            return Outcome.DIE_BEFORE
+        if self >= Outcome.HANG_AFTER_UNTIL_FREED:
+            return Outcome(self - (Outcome.HANG_AFTER_UNTIL_FREED - Outcome.HANG_BEFORE_UNTIL_FREED))
+        return None
+
+    @property
+    def after(self) -> Outcome | None:
+        """The same fault a moment earlier: after whatever came before."""
+        if self is Outcome.DIE_BEFORE:
+            return Outcome.DIE_AFTER
+        if self.hangs and not self.applied:
+            return Outcome(self + (Outcome.HANG_AFTER_UNTIL_FREED - Outcome.HANG_BEFORE_UNTIL_FREED))
+        return None
+
+    @property
     def until(self) -> Until:
         """When a hanging process comes back."""
         return _UNTIL[(self - Outcome.HANG_BEFORE_UNTIL_FREED) % len(_UNTIL)]

@@ -20,7 +20,7 @@ from holdfast.testing.simulation.clock import VirtualClock
 
 
 class Handle:
-    """A callback that waits for its turn. (asyncio's own would do; this one costs half of it, fifty times a schedule.)"""
+    """A callback that waits for its turn. (asyncio's own would do; this one costs half, fifty times a schedule.)"""
 
     __slots__ = ("args", "callback", "context", "is_cancelled")
 

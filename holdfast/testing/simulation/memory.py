@@ -60,8 +60,8 @@ class MemoryStore(SqliteStore):
         self.ask(_CLEAR)
 
     def image(self, run_no: int, after: int) -> Image:
-        """The row of a run, its events after `after`, and all its other rows, as they lie there. (The row has one column
-        more: whether there are waits, timers, messages or branches of anybody.)"""
+        """The row of a run, its events after `after`, and all its other rows, as they lie there. (The row has one
+        column more: whether there are waits, timers, messages or branches of anybody.)"""
         ask, one = self.ask, (run_no,)
         run, events = ask(_RUN, one), ask(_SQL["events"], (run_no, after, -1))
         rows = ask(_NODES, one)

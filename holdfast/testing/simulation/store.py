@@ -41,6 +41,9 @@ class ProcessStore:
         self._acts = acts
         self._closed_because: str | None = None
         self._others_wrote = False
+        self.contacts = 0
+        """How often the process has read here, or told somebody something: what it does depends on the world then, or
+        the world on it."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READS:
@@ -48,8 +51,13 @@ class ProcessStore:
         if self._closed_because is not None:
             raise StoreError(f"the store cannot be used: {self._closed_because}")
         verb = getattr(self._shared, name)
-        setattr(self, name, verb)  # found at once the next time
-        return verb
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.contacts += 1
+            return verb(*args, **kwargs)
+
+        setattr(self, name, counted)  # found at once the next time
+        return counted
 
     def revoke(self, because: str) -> None:
         """From now on nothing of this handle reaches the database."""
@@ -90,6 +98,7 @@ class ProcessStore:
         self.revoke("it was closed")
 
     def changed(self) -> bool:
+        self.contacts += 1
         found, self._others_wrote = self._others_wrote, False
         return found
 
