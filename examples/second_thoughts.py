@@ -2,10 +2,10 @@
 
     python examples/second_thoughts.py
 
-A trip is booked: a flight, a hotel, an invoice. The hotel is full, and the run fails. When there is a room again, `retry`
-goes on with what failed; the flight is not booked a second time. Then the customer wants another hotel: `fork` goes on
-before that node, with another input, and the first line of history stays readable. At last `fork(as_run=...)` asks what
-the trip would cost for two, in a run of its own that shares the beginning.
+A trip is booked: a flight, a hotel, an invoice. The hotel is full, and the run fails. When there is a room again,
+`retry` goes on with what failed; the flight is not booked a second time. Then the customer wants another hotel: `fork`
+goes on before that node, with another input, and the first line of history stays readable. At last `fork(as_run=...)`
+asks what the trip would cost for two, in a run of its own that shares the beginning.
 
 The same from the command line: `holdfast retry trip-1`, `holdfast fork trip-1 --at book_hotel --set input.hotel=Sea`,
 `holdfast branches trip-1`, `holdfast diff trip-1 1 3`.
@@ -69,7 +69,8 @@ async def main(database: Path) -> None:
         print("for two:", await for_two.result())
 
         for branch in await run.branches():
-            print(f"branch {branch['branch']}: {branch['reason']} {branch['target'] or ''}, {branch['status']}")
+            what = " ".join(filter(None, (branch["reason"], branch["target"])))
+            print(f"branch {branch['branch']}: {what}, {branch['status']}")
         assert booked.count("flight for 1") == 1, "what is kept never runs again"
 
 

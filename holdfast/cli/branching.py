@@ -176,6 +176,8 @@ async def _preview(url: str, row: RunRow, wish: Wish, edits: dict[str, Any], jso
     )
     output.write(f"reused      {_listed(shown.reused) or 'nothing'}")
     output.write(f"runs again  {_listed(shown.runs_again) or 'nothing that ran before'}")
+    if shown.given:
+        output.write(f"given       {_listed(shown.given)}")
     if shown.skipped:
         output.write(f"skipped     {_listed(shown.skipped)}")
     if shown.repeats:

@@ -137,13 +137,13 @@ class RunActor:
             self.queued = True
             self.engine.pump_soon(self)
 
-    def pump(self) -> None:
+    def pump(self, now: int) -> None:
         """Decide what is in the mailbox, and hand the commit over."""
         self.queued = False
         if self.in_flight or self.gone or self.paused:
             return
         mailbox, self.mailbox = self.mailbox, []
-        draft = Draft(self.state, self.engine.clock.now())
+        draft = Draft(self.state, now)
         replies: list[Reply] = []
         try:
             if self.creating is not None:
@@ -172,7 +172,9 @@ class RunActor:
         """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
         for entry in draft.entries:
             event = entry.event
-            if type(event) is ev.NodeCompleted and not event.virtual and self._has_readers(entry):
+            if type(event) is not ev.NodeCompleted or event.virtual:
+                continue
+            if entry.path == "." or self._has_readers(entry):
                 self.engine.values.put(self.run_no, entry.seq, bytes(event.output))
         for ns in draft.scheduled:
             if ns.status is _SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
@@ -185,7 +187,7 @@ class RunActor:
     def _has_readers(self, entry: ev.Entry) -> bool:
         """Whether somebody will soon read an output by itself. The last node of an item has none: a map's output is
         read as a whole, from its rows, and 100,000 items must not fill the cache."""
-        if entry.path == "." or entry.node is None or entry.path is None:
+        if entry.node is None or entry.path is None:
             return True
         scope = self.plan.scope_of(entry.path)
         if scope.parent is None or scope.parent.nodes[scope.owner].definition.kind != "map":
@@ -243,7 +245,10 @@ class RunActor:
             return
         self._draft, self._replies = draft, replies
         self.in_flight = True
-        self.engine.committer.submit(self._commit(draft), self)
+        commit = self._commit(draft)
+        if not commit.ends:
+            draft.entries.clear()  # they are rows now: the next run's turn finds their memory warm
+        self.engine.committer.submit(commit, self)
 
     def flush(self) -> None:
         """Commit what a lazy run holds back."""
@@ -335,7 +340,8 @@ class RunActor:
         if self.creating is not None:  # only now the run's own settings are known
             self.creating = None
             self._held = Persistence.of(self.state.fold.settings.persistence)
-        self.engine.values.unpin(self.run_no)
+        if self._held.lazy:
+            self.engine.values.unpin(self.run_no)
         for child in children:
             self.engine.adopt(child)
             child.landed(outcome)
@@ -354,17 +360,16 @@ class RunActor:
         extras = draft.extras
         if extras is not None:
             self._answer_and_supersede(extras)
-        since = draft.entries[0].seq if draft.entries else self.state.seq + 1
         for ns, args in draft.started:
             if ns.status is _RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
-                self._start_body(ns, args, since)
+                self._start_body(ns, args, draft.since)
         if extras is not None:
             for ns in extras.cancels:
                 if not ns.settled:
                     self._cancel_body(ns)
             if extras.messages:
                 self.engine.inbox.look_soon()
-        if draft.entries:
+        if self.state.seq >= draft.since:
             self.engine.hub.moved(self.run_no)
         self._follow_up(draft)
 

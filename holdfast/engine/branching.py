@@ -85,7 +85,7 @@ class Branching:
         """What a request would reuse and run again; nothing is changed. Raises Refused when it would be refused."""
         plan = await self._think_over(run_id, kind, asked, edits)
         version = plan.history.plan(plan.branch.version)
-        return cutting.preview(plan.opening, plan.branch, plan.line, plan.head, version)
+        return cutting.preview(plan.opening, plan.branch, plan.asked.edits, plan.line, plan.head, version)
 
     async def _think_over(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
         run_no = find_run(self._engine.store, run_id).run_no

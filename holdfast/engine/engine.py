@@ -267,9 +267,10 @@ class Engine:
 
     def _pump(self) -> None:
         actors, self._to_pump = self._to_pump, []
+        now = self.clock.now()
         for actor in actors:
             if self.isolation.turn_of is None or not self.isolation.keeps_mail_of(actor):
-                actor.pump()
+                actor.pump(now)
         self.committer.on_loop = self.commit_on_loop and len(self.actors) <= 1
         self.committer.flush()
 

@@ -75,8 +75,13 @@ class _Telling:
             return self._answer(self._ended(), moves=True)
         if row.hold is not None:
             return self._answer(self._held(row.hold), moves=False)
+        waits = self._store.open_waits([row.run_no])
+        held = [wait for wait in waits if wait.kind == "hold"]
+        if held and row.status == RunStatus.SUSPENDED:
+            return self._answer(f"{self._waiting()} {self._decision(held[0])}", moves=False)
         driven, drives = self._driver()
-        return self._answer(f"{self._waiting()} {driven}", moves=drives and not self._needs_a_person())
+        needs_a_person = bool(waits) and all(wait.kind not in ("timer", "child") for wait in waits)
+        return self._answer(f"{self._waiting()} {driven}", moves=drives and not needs_a_person)
 
     def _answer(self, text: str, *, moves: bool) -> Why:
         return Why(self._row.run_id, reads.shown_status(self._row), text, moves)
@@ -220,9 +225,14 @@ class _Telling:
 
     # --- who will move it ------------------------------------------------------------------------------------
 
-    def _needs_a_person(self) -> bool:
-        waits = self._store.open_waits([self._row.run_no])
-        return bool(waits) and all(wait.kind not in ("timer", "child") for wait in waits)
+    def _decision(self, wait: WaitRow) -> str:
+        """What a person can do about a body of which nobody knows whether it was done."""
+        run_id, node = self._row.run_id, instance_text(wait.node or "?", wait.path or ".", wait.visit)
+        return (
+            f"Only a person can move it. If it was not done, `holdfast resume {run_id}` lets it run again; if it was, "
+            f'`holdfast fork {run_id} --edits \'{{"outputs": {{"{node}": …}}}}\'` gives its output; '
+            f"`holdfast cancel {run_id}` ends the run."
+        )
 
     def _driver(self) -> tuple[str, bool]:
         """Who will go on with it, and whether anybody will."""
@@ -234,10 +244,7 @@ class _Telling:
                 late = " (it is late with its lease)" if life == "late" else ""
                 return f"Engine {row.engine} (process {owner.pid} on {owner.host}) drives it{late}.", True
             who = row.engine if owner is None else f"{row.engine} (process {owner.pid} on {owner.host})"
-            return f"Engine {who}, which drove it, is dead: the next engine takes it over, and {resume}.", bool(
-                self._able()
-            )
-        able = self._able()
+            return f"Engine {who}, which drove it, is dead: the next engine takes it over, and {resume}.", bool(able)
         if able:
             names = ", ".join(f"{e.engine} (process {e.pid})" for e in able[:NAMED_MAX])
             woken = "wakes it when the time comes" if row.status == RunStatus.SUSPENDED else "will take it"

@@ -223,7 +223,9 @@ class RunState(msgspec.Struct, gc=False):
 
     def meet(self, plan: NodePlan, scope: OpenScope, node: str, path: str, visit: int | None = None) -> NodeState:
         """An instance that is met for the first time, pending; for those who have its plan and scope at hand."""
-        ns = self.nodes[node, path] = NodeState(plan, scope, node, path, visit or self.visit_of(node, path))
+        if visit is None:
+            visit = self.visit_of(node, path) if self.fold.visits else 1
+        ns = self.nodes[node, path] = NodeState(plan, scope, node, path, visit)
         owner = scope.owner
         if owner is not None and owner.counters is not None and scope.key >= owner.counters.opened:
             owner.counters.opened = scope.key + 1
@@ -232,8 +234,6 @@ class RunState(msgspec.Struct, gc=False):
 
     def visit_of(self, node: str, path: str) -> int:
         """The current visit of an instance: its own at the top, else that of the map or loop it lies in."""
-        if not self.fold.visits:
-            return 1
         for name in path.split(".")[1:-1:2]:
             plan = self.plan.root.nodes.get(name)
             if plan is not None and plan.body is not None:

@@ -93,6 +93,8 @@ class Preview(msgspec.Struct, omit_defaults=True):
     """Whether they happen again under the idempotency keys that they had."""
     skipped: list[str] = []
     """Nodes that a jump forward passes over."""
+    given: list[str] = []
+    """Instances that do not run, because the edits bring their outputs."""
 
 
 # --- the commit ------------------------------------------------------------------------------------------------

@@ -108,9 +108,9 @@ def _failed_around(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
     for i in range(index + 1, len(line)):
         match line[i].event:
             case ev.ScopeClosed(outcome="failed") | ev.NodeCancelled(reason="sibling failed"):
-                index = max([index, *_unfinished_steps(line, index, base)])
+                pass
             case ev.TimerCancelled() | ev.WaitClosed(outcome="cancelled"):
-                index = max([index, *_unfinished_steps(line, index, base)])
+                pass
             case ev.NodeFailed(retryable=False) if _is_around(line[i], line[index]):
                 yield i
             case _:
@@ -379,16 +379,21 @@ def _shown(key: Instance) -> str:
 # --- before it is done ---------------------------------------------------------------------------------------------
 
 
-def preview(opening: Opening, branch: Branch, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Preview:
+def preview(
+    opening: Opening, branch: Branch, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan
+) -> Preview:
     """What opening this branch would reuse and run again."""
     base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
     at_cut = {_key(ns): ns for ns in base.changed}
     shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
     shown.same_keys = branch.key_epoch == head.fold.key_epoch
-    shown.skipped = list(opening.skipped)
+    shown.skipped, shown.given = list(opening.skipped), list(edits.outputs)
+    given = [parse_instance(text) for text in edits.outputs]
     for ns in head.changed:
         text = _text(ns)
         kept = at_cut.get(_key(ns))
+        if any(_is_in(ns, instance) for instance in given):
+            continue
         if kept is not None and kept.status in NODE_SETTLED:
             if kept.status is NodeStatus.COMPLETED:
                 shown.reused.append(text)
@@ -397,3 +402,9 @@ def preview(opening: Opening, branch: Branch, line: Sequence[ev.Entry], head: Ru
             if ns.plan.body is None and ns.started_at is not None:
                 shown.repeats.append(text)
     return shown
+
+
+def _is_in(ns: NodeState, instance: Instance) -> bool:
+    """Whether this is the instance, or one inside it if it is a map or loop."""
+    node, path, _ = instance
+    return _key(ns) == instance or ns.path.startswith(f"{path}{node}.")

@@ -83,11 +83,13 @@ class Extras:
 class Draft:
     """One turn. What is below `entries` are effects: to be done after the commit, derived again after a crash."""
 
-    __slots__ = ("entries", "extras", "finish", "now", "scheduled", "started", "state", "todo", "undo_wanted")
+    __slots__ = ("entries", "extras", "finish", "now", "scheduled", "since", "started", "state", "todo", "undo_wanted")
 
     def __init__(self, state: RunState, now: int) -> None:
         self.state = state
         self.now = now
+        self.since = state.seq + 1
+        """The seq of its first event."""
         self.entries: list[Entry] = []
         self.todo: list[NodeState] = []
         """Instances that settled in this turn and whose consequences are not drawn yet."""

@@ -321,7 +321,8 @@ def draw_consequences(d: Draft) -> None:
 
 def _draw(d: Draft, ns: NodeState) -> None:
     """What follows from one instance that settled."""
-    _end_phase(d, ns)
+    if ns.plan.definition.phase is not None:
+        _end_phase(d, ns, ns.plan.definition.phase)
     if d.state.fold.closing:
         return
     scope = ns.scope
@@ -350,9 +351,8 @@ def enter(d: Draft, scope: OpenScope) -> None:
             look(d, scope, plan)
 
 
-def _end_phase(d: Draft, ns: NodeState) -> None:
-    phase = ns.plan.definition.phase
-    if phase is None or d.state.fold.phases.get(phase) != "started" or ns.scope.owner is not None:
+def _end_phase(d: Draft, ns: NodeState, phase: str) -> None:
+    if d.state.fold.phases.get(phase) != "started" or ns.scope.owner is not None:
         return
     if not (d.state.plan.phases[phase] & ns.scope.unsettled):
         d.emit(ev.PhaseCompleted(phase))

@@ -9,7 +9,6 @@ On crash: the transaction was not committed, so nothing happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import apsw
@@ -62,7 +61,7 @@ def write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]
     rare: list[Commit] = []
     for commit in group:
         change = commit.change
-        if type(change) is RunStep:
+        if isinstance(change, RunStep):
             fence = (commit.run_no, commit.token, commit.expected_seq)
             steps.append((*fence, change.last_seq, change.head_hash, change.recoveries))
         elif change is not None:
@@ -131,7 +130,7 @@ def _fence(cursor: apsw.Cursor, many: Repeated, one: str, rows: list[tuple[Any, 
             raise Fenced
         return
     for start, end, sql in many.batches(len(rows)):
-        cursor.execute(sql, tuple(chain.from_iterable(rows[start:end])))
+        cursor.execute(sql, _flat(rows[start:end]))
         if changes() != end - start:
             raise Fenced
 
@@ -140,7 +139,7 @@ def _put_nodes(cursor: apsw.Cursor, nodes: list[tuple[Any, ...]]) -> None:
     changes = cursor.connection.changes
     is_open = [row for row in nodes if row[_IS_OPEN]]
     for start, end, sql in _PUT_OPEN_NODES.batches(len(is_open)):
-        cursor.execute(sql, tuple(chain.from_iterable(is_open[start:end])))
+        cursor.execute(sql, _flat(is_open[start:end]))
         if changes() != end - start:  # one of them was closed: a branch opened it again
             _execute(cursor, _PUT_NODES, is_open[start:end])
     if len(is_open) != len(nodes):
@@ -149,7 +148,14 @@ def _put_nodes(cursor: apsw.Cursor, nodes: list[tuple[Any, ...]]) -> None:
 
 def _execute(cursor: apsw.Cursor, statement: Repeated, rows: list[tuple[Any, ...]]) -> None:
     for start, end, sql in statement.batches(len(rows)):
-        cursor.execute(sql, tuple(chain.from_iterable(rows[start:end])))
+        cursor.execute(sql, _flat(rows[start:end]))
+
+
+def _flat(rows: list[tuple[Any, ...]]) -> list[Any]:
+    values: list[Any] = []
+    for row in rows:
+        values += row  # twice as quick as a chain of iterators
+    return values
 
 
 def _take_new_runs(

@@ -66,7 +66,7 @@ class Activation:
     def __init__(self, attempt: Attempt, on_gone: Callable[[Activation, bool], None]) -> None:
         self.attempt = attempt
         self.port = attempt.port
-        self.key = attempt.key
+        self.key = (attempt.port.run_no, attempt.node, attempt.path)
         self.on_gone = on_gone
         self.loop = asyncio.get_running_loop()
         if attempt.handler.takes_ctx:

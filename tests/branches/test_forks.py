@@ -243,6 +243,8 @@ async def test_the_list_of_a_map_can_be_edited_as_a_whole_and_its_items_while_it
     async with hf.open(url(db)) as engine:
         run = await engine.start(br_edited_map, xs=[1, 2])
         assert await ended(run) == 5
+        shown = await run.preview("fork", "add", edits={"outputs": {"add": [100, 200]}})
+        assert (shown["given"], shown["runs_again"], shown["repeats"]) == (["add"], ["total"], ["total"])
         await run.fork(at="total", edits={"outputs": {"add": [100, 200]}})
         assert await ended(run) == 300
         assert bodies.again().count("total") == 2

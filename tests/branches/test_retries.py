@@ -292,6 +292,8 @@ async def test_a_failed_node_can_be_given_its_output(db: Path, bodies: World) ->
         run = await engine.start(br_by_hand, x=1)
         await ended(run)
         bodies.again()
+        shown = await run.preview("retry", edits={"outputs": {"bad": 41}})
+        assert (shown["given"], shown["runs_again"], shown["repeats"]) == (["bad"], [], [])
         await run.retry(edits={"outputs": {"bad": 41}})
         assert await ended(run) == 42
         assert bodies.again() == ["after"]

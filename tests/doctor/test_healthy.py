@@ -98,6 +98,8 @@ async def test_branches_forks_jumps_retries_and_visits_are_in_order(db: Path) ->
         await until_async(lambda: _is(asleep, "suspended"))
         await asleep.fork("start")
         await until_async(lambda: _is(asleep, "suspended"))
+        twin = await asleep.fork(as_run="asleep-too")  # inherits a wait, and waits by itself
+        await until_async(lambda: _is(twin, "suspended"))
         assert await (await engine.start(healthy_circle, n=1)).result() == 3
         with opened(db) as store:
             in_order(check(store, deep=True))

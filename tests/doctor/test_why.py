@@ -14,6 +14,8 @@ from holdfast.opening import open_engine
 from tests.doctor.ward import harm, opened, ward_asleep, ward_parent
 from tests.engine.kit import until_async, url
 
+GATE: dict[str, asyncio.Event] = {}
+
 
 def ask(path: Path, run_id: str, now: int | None = None) -> Why:
     with opened(path) as store:
@@ -67,6 +69,35 @@ def test_a_hold_says_why_and_that_only_a_person_can_move_it(ward: Path) -> None:
     assert not found.moves
 
 
+@hf.node(on_crash="ask")
+async def why_charge(ctx: hf.Context) -> str:
+    GATE["charging"].set()
+    await asyncio.Event().wait()
+    return "never"
+
+
+@hf.workflow
+def why_asked():
+    return why_charge()
+
+
+async def test_a_body_of_unknown_outcome_says_how_to_decide_either_way(tmp_path: Path) -> None:
+    db = tmp_path / "runs.db"
+    GATE["charging"] = asyncio.Event()
+    async with hf.open(url(db), grace_seconds=0.01) as engine:
+        await engine.start(why_asked, run_id="asked")
+        await GATE["charging"].wait()
+        harm(db, "UPDATE run_state SET engine = 'eng_gone', token = token + 1")  # as if this engine had died
+    async with hf.open(url(db)) as engine:
+        run = engine.get("asked")
+        await until_async(lambda: _is(run, "suspended"))
+        told = await run.why()
+    assert "waited for 0 s for a person to decide (why_charge was running when its engine died" in told
+    assert "If it was not done, `holdfast resume asked` lets it run again" in told
+    assert """if it was, `holdfast fork asked --edits '{"outputs": {"why_charge": …}}'` gives its output""" in told
+    assert "nothing will wake it" not in told
+
+
 def test_a_stuck_run_sends_to_the_doctor(ward: Path) -> None:
     harm(ward, "DELETE FROM run_waits WHERE run_no = {asleep}", "DELETE FROM run_timers WHERE run_no = {asleep}")
     assert "nothing can wake it; `holdfast doctor asleep` repairs it" in ask(ward, "asleep").why
@@ -75,9 +106,6 @@ def test_a_stuck_run_sends_to_the_doctor(ward: Path) -> None:
 def test_a_dead_engine_is_named(ward: Path) -> None:
     harm(ward, "UPDATE run_state SET engine = 'eng_gone' WHERE run_no = {asleep}")
     assert "Engine eng_gone, which drove it, is dead: the next engine takes it over" in ask(ward, "asleep").why
-
-
-GATE: dict[str, asyncio.Event] = {}
 
 
 @hf.workflow(concurrency=1)

@@ -66,9 +66,11 @@ def expected_nodes(audit: Audit) -> dict[Key, NodeRow]:
 
 
 def expected_waits(audit: Audit) -> dict[str, WaitRow]:
-    """The rows of all waits that were ever opened."""
+    """The rows of all waits that this run ever opened."""
     rows: dict[str, WaitRow] = {}
     for wait_id, entry in audit.waits.items():
+        if entry.seq <= audit.shared_until:
+            continue  # the row is with the run that this one was forked from
         e = entry.event
         is_open = audit.state.waits.get(wait_id)
         data = {"call": e.call, "about": e.about, "child": None if is_open is None else is_open.child}

@@ -37,7 +37,6 @@ class Call(NamedTuple):
     """Everything but the key."""
     key: str | None
     idempotent: bool
-    boundary: int
 
 
 class Effects:
@@ -61,7 +60,6 @@ class Effects:
 
     def begin(self) -> None:
         self.executions: dict[Instance, list[Execution]] = {}
-        self.boundary_of: dict[int, int] = {}
         self.calls: list[Call] = []
         self.broken: list[Broken] = []
 
@@ -112,7 +110,6 @@ class Effects:
         if self.world.over:
             raise PowerCut
         self.executions.setdefault(execution.instance, []).append(execution)
-        self.boundary_of[id(execution)] = len(self.world.boundaries) - 1
         self._check_start(execution)
 
     def _check_start(self, execution: Execution) -> None:
@@ -169,7 +166,7 @@ class Effects:
             key = min(execution.keys)  # it was read: what the call makes of it we cannot see
         idempotent = name in self._idempotent or (execution is not None and self._is_idempotent(execution))
         instance = None if execution is None else execution.instance
-        return Call(name, instance, rest, key, idempotent, len(self.world.boundaries) - 1)
+        return Call(name, instance, rest, key, idempotent)
 
     def _is_idempotent(self, execution: Execution) -> bool:
         names = {execution.name, execution.name.rpartition(".")[2], execution.attempt.node}

@@ -20,8 +20,9 @@ from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import Commit, EventRow, MessageRow, RunRow
 from holdfast.store.sqlite_reads import run_row
-from holdfast.testing.simulation.memory import Image, MemoryStore
+from holdfast.testing.simulation.memory import Image
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.remembering import RememberingStore
 from holdfast.testing.simulation.world import World
 
 _TOKEN, _ENGINE = (RunRow.__struct_fields__.index(name) for name in ("token", "engine"))
@@ -43,13 +44,25 @@ class _Judged:
         self.audit = audit
         self.broken = broken
         self.longer: dict[tuple[Any, ...], _Judged] = {}
-        self.rows: dict[tuple[Any, ...], tuple[Broken, ...]] = {}
+        self.rows: dict[tuple[Any, ...], tuple[int, tuple[Broken, ...]]] = {}
+        """Rows that were seen beside it: their number, and what is wrong with them."""
+
+
+class _Seen(NamedTuple):
+    """What there is to say of a run after certain writes, whoever made them."""
+
+    judged: _Judged | None
+    """None: there is no such run."""
+    broken: tuple[Broken, ...]
+    rows: int = 0
+    token: int = 0
+    engine: str | None = None
 
 
 class Oracle:
     """Looks at the database of a world after every write. `begin` starts another schedule; what was learnt stays."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: RememberingStore) -> None:
         self._store = store
         self._beginnings: dict[tuple[Any, ...], _Judged] = {}
         self._plans: dict[str, Plan] = {}
@@ -59,7 +72,7 @@ class Oracle:
         self.broken: list[Broken] = []
         self._runs: dict[int, _Judged] = {}
         self._rows: dict[int, int] = {}
-        """The rows of each run as they were last seen, by their hash."""
+        """The rows of each run as they were last seen, by their number."""
         self._owners: dict[tuple[int, int], str] = {}
         self._held: dict[int, str] = {}
         """Who held which run after the last write."""
@@ -157,27 +170,34 @@ class Oracle:
 
     def _run(self, run_no: int) -> int | None:
         """Judge a run as it is now; its token."""
+        notes = self._store.notes
+        seen: _Seen | None = notes.get(run_no)
+        if seen is None:
+            seen = notes[run_no] = self._look(run_no)
+        self.broken += seen.broken
+        if seen.judged is None:
+            return None
+        self._runs[run_no], self._rows[run_no] = seen.judged, seen.rows
+        self._note_owner(run_no, seen.token, seen.engine)
+        return seen.token
+
+    def _look(self, run_no: int) -> _Seen:
         known = self._runs.get(run_no)
         image = self._store.image(run_no, 0 if known is None else known.audit.seq)
         if not image[0]:
-            if image[1] and known is None:
-                self.broken.append(Broken("I44", "events were written for a run that has no row"))
-            return None
+            orphans = image[1] and known is None
+            return _Seen(None, (Broken("I44", "events were written for a run that has no row"),) if orphans else ())
         if known is None:
             known = self._beginning(image)
         if image[1]:
             known = self._fed(known, image[1])
-        self._runs[run_no] = known
-        self.broken += known.broken
         rows = (image[0], image[2])
-        self._rows[run_no] = hash(rows)
         verdict = known.rows.get(rows)
         if verdict is None:
-            verdict = known.rows[rows] = self._compared(known.audit)
-        self.broken += verdict
-        token: int = image[0][0][_TOKEN]
-        self._note_owner(run_no, token, image[0][0][_ENGINE])
-        return token
+            verdict = known.rows[rows] = (len(known.rows), self._compared(known.audit))
+        number, broken = verdict
+        row = image[0][0]
+        return _Seen(known, (*known.broken, *broken), number, row[_TOKEN], row[_ENGINE])
 
     def _beginning(self, image: Image) -> _Judged:
         row = run_row(image[0][0][:-1])

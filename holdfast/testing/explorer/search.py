@@ -30,7 +30,7 @@ from holdfast.testing.simulation import chance, fence
 from holdfast.testing.simulation.boundaries import Boundary
 from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
-from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.remembering import RememberingStore
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.world import World
 
@@ -132,7 +132,7 @@ class Explorer:
         nodes = {name for name, found in (named or {}).items() if isinstance(found, Node)}
         self._callables = {name: found for name, found in (named or {}).items() if name not in nodes}
         handlers = {substitutes.name_of((named or {})[name]) for name in nodes}
-        self._store = MemoryStore()
+        self._store = RememberingStore()
         self._oracle = Oracle(self._store)
         self._effects = Effects(self._oracle, None if named is None else self._callables, handlers, idempotent)
         self._states: set[int] = set()

@@ -30,6 +30,8 @@ from holdfast.worker.threads import ThreadBodies
 
 R = TypeVar("R")
 Done = Callable[[Any, BaseException | None], None]
+_BINDERS: dict[str, Binder] = {}
+"""Of handlers as they are registered; a watched one binds like the plain one, in every process of every schedule."""
 
 
 class Execution:
@@ -227,6 +229,8 @@ class WatchedExecutor(LocalExecutor):
     def start(self, attempt: Attempt) -> None:
         handler = attempt.handler
         if not handler.name.startswith("holdfast."):
+            if handler.name not in _BINDERS or _BINDERS[handler.name].handler is not handler:
+                _BINDERS[handler.name] = Binder(handler)
             attempt.handler = self._watched(attempt, handler)
         super().start(attempt)
         body = self._live.get(attempt.key)
@@ -234,8 +238,9 @@ class WatchedExecutor(LocalExecutor):
             self.blocking.loop.tasks.append(body.task)
 
     def _binder(self, handler: Handler) -> Binder:
-        binder = self._binders.get(handler.name)
-        return super()._binder(handler) if binder is None else binder  # a watched handler binds like the plain one
+        if handler.name not in _BINDERS:  # one of the engine's own
+            return super()._binder(handler)
+        return _BINDERS[handler.name]
 
     def _start_thread(self, activation: Activation, bound: tuple[list[Any], dict[str, Any]]) -> None:
         in_fibers = self.watcher is not None and self.watcher.in_fibers
@@ -272,7 +277,7 @@ class WatchedExecutor(LocalExecutor):
 def _survives(handler: Handler, result: R) -> R:
     """A result must be the same after it was stored; production trusts it, a simulation looks."""
     stored = encode(result, handler.returns, what="result")
-    again = encode(decoder(handler.returns)(stored), handler.returns, what="result")
+    again = _stored_again(handler.returns, stored)
     if again != stored:
         raise NotSerialisable(
             f"the result of {handler.name} is not the same after it was stored and read: {stored[:80]!r} became "

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.faults import Outcome, Postponed, PowerCut, Until
@@ -23,7 +25,7 @@ OUTCOMES_ON_THE_LOOP = tuple(o for o in Outcome if not (o.hangs and not o.applie
 """A body on the loop itself cannot stand still before it began: what called it would stand still too, and does."""
 
 
-class Boundary(NamedTuple):
+class Boundary(msgspec.Struct):
     """One act that outlives its process, and what became of it."""
 
     number: int
@@ -166,7 +168,7 @@ class Boundaries:
     ) -> Outcome:
         number = len(self.met)
         chosen = self._tape(number)
-        outcome = Outcome.OK if not chosen or chosen not in possible else Outcome(chosen)
+        outcome = Outcome(chosen) if chosen and chosen in possible else Outcome.OK
         self.met.append(
             Boundary(
                 number,

@@ -92,8 +92,6 @@ _WORDS = {
     for outcome in Outcome
     if outcome.hangs
 }
-DEPENDS_ON_MEMORY = tuple(outcome for outcome in Outcome if outcome.fails or outcome.hangs)
-"""Outcomes after which the process goes on with what it had in memory."""
 
 
 class PowerCut(BaseException):

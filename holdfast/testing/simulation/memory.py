@@ -1,6 +1,7 @@
 """Memory: the database of a world, in memory, with a few looks at it that no engine needs.
 
-Owns: beginning again with an empty database at no cost, and reading all rows of a run as they lie there.
+Owns: beginning again with an empty database, or one that was kept, at little cost, and reading all rows of a run as they
+lie there.
 """
 
 from __future__ import annotations
@@ -14,13 +15,8 @@ from holdfast.store.statements import load
 
 _RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
 _TABLES = ("run_state", "run_node_state", "run_events", *_RARE, "engines", "workflow_versions")
-_CLEAR = "; ".join(
-    (
-        "BEGIN",
-        *(f"DELETE FROM {table}" for table in _TABLES),  # noqa: S608 - names of ours
-        "UPDATE store_meta SET next_run_no = 1",
-        "COMMIT",
-    )
+_EMPTY = "; ".join(
+    (*(f"DELETE FROM {table}" for table in _TABLES), "UPDATE store_meta SET next_run_no = 1")  # noqa: S608 - names of ours
 )
 _UNFINISHED = "SELECT 1 FROM run_state WHERE status NOT IN ('completed', 'failed', 'cancelled') LIMIT 1"
 _TO_DO = """
@@ -40,6 +36,8 @@ _RARE_ROWS = tuple(f"SELECT * FROM {table} WHERE run_no = ?" for table in _RARE)
 _LEASES = "SELECT engine, expires_at FROM engines ORDER BY engine"
 _NUMBERS = "SELECT next_run_no, (SELECT count(*) FROM workflow_versions) FROM store_meta"
 Image = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+Contents = dict[str, list[Any]]
+"""Rows, by the statement that brings them back."""
 
 
 class MemoryStore(SqliteStore):
@@ -50,24 +48,46 @@ class MemoryStore(SqliteStore):
         self.open()
         assert self._writer is not None
         self._asking: apsw.Cursor = self._writer.cursor()
+        self._copying = {"SELECT next_run_no FROM store_meta": "UPDATE store_meta SET next_run_no = ?"}
+        for table in _TABLES:
+            columns = len(self._asking.execute(f"PRAGMA table_info({table})").fetchall())
+            self._copying[f"SELECT * FROM {table}"] = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"  # noqa: S608 - names of ours
 
     def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
         """All rows of any statement."""
         return self._asking.execute(sql, bindings).fetchall()
 
+    def write(self, verb: str, *args: Any) -> Any:
+        """A verb of the store that writes."""
+        return getattr(self, verb)(*args)
+
     def clear(self) -> None:
         """Begin again; the connection and its statements stay, which is what makes it quick."""
-        self.ask(_CLEAR)
+        self.fill({})
+
+    def contents(self) -> Contents:
+        """Everything there is, for `fill`."""
+        execute = self._asking.execute
+        found = {insert: execute(select).fetchall() for select, insert in self._copying.items()}
+        return {insert: rows for insert, rows in found.items() if rows}
+
+    def fill(self, contents: Contents) -> None:
+        """Replace everything by what was kept."""
+        self._asking.execute(f"BEGIN; {_EMPTY}")
+        for insert, rows in contents.items():
+            self._asking.executemany(insert, rows)
+        self._asking.execute("COMMIT")
 
     def image(self, run_no: int, after: int) -> Image:
         """The row of a run, its events after `after`, and all its other rows, as they lie there. (The row has one
         column more: whether there are waits, timers, messages or branches of anybody.)"""
-        ask, one = self.ask, (run_no,)
-        run, events = ask(_RUN, one), ask(_SQL["events"], (run_no, after, -1))
-        rows = ask(_NODES, one)
+        execute, one = self._asking.execute, (run_no,)
+        run = execute(_RUN, one).fetchall()
+        events = execute(_SQL["events"], (run_no, after, -1)).fetchall()
+        rows = execute(_NODES, one).fetchall()
         if run and run[0][-1]:
             for sql in _RARE_ROWS:
-                rows += ask(sql, one)
+                rows += execute(sql, one).fetchall()
         return tuple(run), tuple(events), tuple(rows)
 
     def is_finished(self) -> bool:

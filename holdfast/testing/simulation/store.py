@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Store
+from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow
 from holdfast.store.sqlite_reads import SqliteReads
 from holdfast.testing.simulation.faults import PowerCut
+from holdfast.testing.simulation.memory import MemoryStore
 
 T = TypeVar("T")
 _READS = frozenset(name for name in vars(SqliteReads) if not name.startswith("_"))
@@ -34,7 +35,7 @@ class Acts(Protocol):
 class ProcessStore:
     """The store as one process sees it: reads go through, writes are boundaries."""
 
-    def __init__(self, shared: Store, owner: Owner, acts: Acts) -> None:
+    def __init__(self, shared: MemoryStore, owner: Owner, acts: Acts) -> None:
         self.url = shared.url
         self._shared = shared
         self._owner = owner
@@ -46,24 +47,11 @@ class ProcessStore:
         the world on it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _READS:
-            raise AttributeError(f"the simulation does not know {name}, a verb of the store that may write")
-        if self._closed_because is not None:
-            raise StoreError(f"the store cannot be used: {self._closed_because}")
-        verb = getattr(self._shared, name)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.contacts += 1
-            return verb(*args, **kwargs)
-
-        setattr(self, name, counted)  # found at once the next time
-        return counted
+        raise AttributeError(f"the simulation does not know {name}, a verb of the store that may write")
 
     def revoke(self, because: str) -> None:
         """From now on nothing of this handle reaches the database."""
         self._closed_because = because
-        for name in _READS:
-            self.__dict__.pop(name, None)
 
     def unknown(self, verb: str) -> OutcomeUnknown:
         """What the driver raises when COMMIT fails: it is closed for good."""
@@ -82,12 +70,15 @@ class ProcessStore:
     def others_wrote(self) -> None:
         self._others_wrote = True
 
-    def _write(self, verb: str, about: Any, apply: Callable[[], T]) -> T:
-        if not self._owner.alive:
-            raise PowerCut
+    def _check(self) -> None:
         if self._closed_because is not None:
             raise StoreError(f"the store cannot be used: {self._closed_because}")
-        return self._acts.write(self._owner, verb, about, apply)
+
+    def _write(self, verb: str, about: Any, *args: Any) -> Any:
+        if not self._owner.alive:
+            raise PowerCut
+        self._check()
+        return self._acts.write(self._owner, verb, about, lambda: self._shared.write(verb, *args))
 
     # --- the contract ----------------------------------------------------------------------------------------
 
@@ -103,35 +94,54 @@ class ProcessStore:
         return found
 
     def commit(self, group: Sequence[Commit]) -> list[Landed]:
-        return self._write("commit", group, lambda: self._shared.commit(group))
+        landed: list[Landed] = self._write("commit", group, group)
+        return landed
 
     def reserve_run_numbers(self, count: int) -> int:
-        return self._write("reserve_run_numbers", None, lambda: self._shared.reserve_run_numbers(count))
+        first: int = self._write("reserve_run_numbers", None, count)
+        return first
 
     def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        return self._write(
-            "register_version",
-            workflow,
-            lambda: self._shared.register_version(workflow, content_hash, definition, now),
-        )
+        number: int = self._write("register_version", workflow, workflow, content_hash, definition, now)
+        return number
 
     def register_engine(self, row: EngineRow) -> None:
-        return self._write("register_engine", row, lambda: self._shared.register_engine(row))
+        self._write("register_engine", row, row)
 
     def renew_engine(self, engine: str, expires_at: int) -> bool:
-        return self._write("renew_engine", (engine, expires_at), lambda: self._shared.renew_engine(engine, expires_at))
+        alive: bool = self._write("renew_engine", (engine, expires_at), engine, expires_at)
+        return alive
 
     def remove_engine(self, engine: str) -> int:
-        return self._write("remove_engine", engine, lambda: self._shared.remove_engine(engine))
+        freed: int = self._write("remove_engine", engine, engine)
+        return freed
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
-        return self._write("claim", run_nos, lambda: self._shared.claim(engine, run_nos))
+        won: list[RunRow] = self._write("claim", run_nos, engine, run_nos)
+        return won
 
     def release(self, run_no: int, token: int) -> bool:
-        return self._write("release", run_no, lambda: self._shared.release(run_no, token))
+        held: bool = self._write("release", run_no, run_no, token)
+        return held
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
-        return self._write("set_hold", (run_no, hold), lambda: self._shared.set_hold(run_no, token, hold))
+        held: bool = self._write("set_hold", (run_no, hold), run_no, token, hold)
+        return held
 
     def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
-        return self._write("send", message, lambda: self._shared.send(message))
+        became: Literal["new", "duplicate", "conflict", "unknown_run", "finished"]
+        became = self._write("send", message, message)
+        return became
+
+
+def _reading(verb: str) -> Callable[..., Any]:
+    def read(self: ProcessStore, *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        self.contacts += 1
+        return getattr(self._shared, verb)(*args, **kwargs)
+
+    return read
+
+
+for _verb in _READS:
+    setattr(ProcessStore, _verb, _reading(_verb))

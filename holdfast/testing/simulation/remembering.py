@@ -1,0 +1,120 @@
+"""Remembering: a database that is asked the same thing only once.
+
+Owns: the tree of everything that was ever written in an exploration, and lazily bringing the real database to the place
+in it where a schedule stands.
+Never: knows what any verb does. What a database answers follows from what was written to it, in that order, and from
+nothing else. So a schedule that begins like an earlier one is given the answers of that one, and SQLite is only asked
+what it was not asked before.
+Invariants: whatever is written or asked is compared in full with what was remembered, so that a body which is not the
+same each time simply leaves the remembered way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.store.api import Evidence
+from holdfast.testing.simulation.memory import Contents, Image, MemoryStore
+
+PLACES_MAX = 20_000
+"""Places that are remembered, of some kilobytes each; then everything is forgotten. An exploration of depth 1 has a few
+thousand, and deeper ones come back only to the latest."""
+
+
+class _Place:
+    """The database after certain writes."""
+
+    __slots__ = ("answers", "before", "contents", "notes", "write", "writes")
+
+    def __init__(self, before: _Place | None, write: tuple[Any, ...]) -> None:
+        self.before = before
+        self.write = write
+        """What led here from the place before."""
+        self.writes: list[tuple[tuple[Any, ...], Any, _Place]] = []
+        """Each write that was tried here, its result, and where it leads."""
+        self.answers: dict[tuple[Any, ...], list[Any]] = {}
+        self.notes: dict[Any, Any] = {}
+        self.contents: Contents | None = None
+
+
+class RememberingStore(MemoryStore):
+    """The real driver, asked only for what is not known yet."""
+
+    def __init__(self) -> None:
+        self._forget()
+        super().__init__()
+
+    def _forget(self) -> None:
+        self._place = self._beginning = _Place(None, ())
+        self._real: _Place | None = None
+        """Where SQLite stands; None: nowhere in this tree."""
+        self._places = 1
+
+    @property
+    def notes(self) -> dict[Any, Any]:
+        """For whoever concludes something from everything that was written so far: it holds whenever that was written."""
+        return self._place.notes
+
+    def clear(self) -> None:
+        if self._places > PLACES_MAX:
+            self._forget()
+        self._place = self._beginning
+
+    # --- asking and writing --------------------------------------------------------------------------------------
+
+    def write(self, verb: str, *args: Any) -> Any:
+        place, write = self._place, (verb, *args)
+        for known, result, after in place.writes:
+            if known == write:
+                self._place = after
+                return result
+        self._bring_up()
+        result = super().write(verb, *args)
+        after = _Place(place, write)
+        place.writes.append((write, result, after))
+        self._places += 1
+        self._place = self._real = after
+        return result
+
+    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        key = (name, bindings)
+        rows = self._place.answers.get(key)
+        if rows is None:
+            self._bring_up()
+            rows = self._place.answers[key] = super()._rows(name, bindings)
+        return list(rows)
+
+    def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        key = (sql, bindings)
+        rows = self._place.answers.get(key)
+        if rows is None:
+            self._bring_up()
+            rows = self._place.answers[key] = super().ask(sql, bindings)
+        return list(rows)
+
+    def image(self, run_no: int, after: int) -> Image:
+        self._bring_up()
+        return super().image(run_no, after)
+
+    def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
+        self._bring_up()
+        return super().evidence(run_no, after, limit)
+
+    # --- the real database ---------------------------------------------------------------------------------------
+
+    def _bring_up(self) -> None:
+        """Let SQLite stand where the schedule stands."""
+        if self._real is self._place:
+            return
+        missing: list[_Place] = []
+        place = self._place
+        while place is not self._real and place.contents is None and place.before is not None:
+            missing.append(place)
+            place = place.before
+        if place is not self._real:
+            self.fill(place.contents or {})
+        for after in reversed(missing):
+            super().write(*after.write)
+        self._real = self._place
+        if missing:
+            self._real.contents = self.contents()
