@@ -33,12 +33,12 @@ PHOTOS = 12
 AT_ONCE = 3
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def sort_photos(count: int) -> list[str]:
     return [f"photo {n:02}" for n in range(1, count + 1)]
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def develop(ctx: hf.Context, photo: str, seconds: float, paper: str) -> str:
     """Work that takes its time. It notes on paper that it began, whatever becomes of it."""
     if paper:
@@ -48,7 +48,7 @@ async def develop(ctx: hf.Context, photo: str, seconds: float, paper: str) -> st
     return f"{photo}, developed"
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def bind(prints: list[str]) -> str:
     return f"an album of {len(prints)} pictures, from {prints[0]!r} to {prints[-1]!r}"
 

@@ -14,12 +14,12 @@ import tempfile
 import holdfast as hf
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def compose(name: str) -> str:
     return f"Hello, {name}"
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def sign(greeting: str) -> str:
     return f"{greeting}! -- H."
 

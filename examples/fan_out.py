@@ -24,26 +24,26 @@ class Measure:
     words: int
 
 
-@hf.node
+@hf.node(idempotent=True)
 def find(folder: str, pattern: str) -> list[Path]:
     """List the files, in an order that does not depend on the disk."""
     return sorted(Path(folder).glob(pattern))
 
 
-@hf.node(retry=hf.Retry(attempts=3, backoff=0.1, on=(OSError,)), timeout="30s")
+@hf.node(retry=hf.Retry(attempts=3, backoff=0.1, on=(OSError,)), timeout="30s", idempotent=True)
 def measure(file: Path) -> Measure:
     """Read one file. Plain functions run in threads, so that slow disks do not hold up the others."""
     text = file.read_text(encoding="utf-8", errors="replace")
     return Measure(file.name, len(text.splitlines()), len(text.split()))
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def total(measures: list[Measure]) -> Measure:
     """Join: runs once, when every file has been read."""
     return Measure(f"{len(measures)} files", sum(m.lines for m in measures), sum(m.words for m in measures))
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def longest(measures: list[Measure]) -> str:
     return max(measures, key=lambda m: (m.lines, m.name)).name if measures else ""
 

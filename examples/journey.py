@@ -26,15 +26,17 @@ class Papers:
 
 
 SAMPLE = Case("Ada")
+DONE: dict[str, str] = {}
+"""Stands for the world outside, where a request with a key that was seen before changes nothing."""
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def collect(ctx: hf.Context, case: Case) -> Papers:
     """Ask for the papers. People seldom send all of them the first time."""
     return Papers(passport=True, address=ctx.visit > 1)
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def verify(case: Case, papers: Papers) -> Case:
     if case.name == "Mallory":
         return hf.ticket("reject")
@@ -44,13 +46,13 @@ async def verify(case: Case, papers: Papers) -> Case:
 
 
 @hf.node
-async def open_account(case: Case) -> str:
-    return f"an account for {case.name}"
+async def open_account(ctx: hf.Context, case: Case) -> str:
+    return DONE.setdefault(ctx.idempotency_key, f"an account for {case.name}")
 
 
 @hf.node
-async def send_rejection(case: Case) -> str:
-    return f"a letter to {case.name}, with regret"
+async def send_rejection(ctx: hf.Context, case: Case) -> str:
+    return DONE.setdefault(ctx.idempotency_key, f"a letter to {case.name}, with regret")
 
 
 @hf.workflow(tickets={"reject": "send_rejection"})

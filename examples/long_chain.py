@@ -15,7 +15,7 @@ import holdfast as hf
 LENGTH = 100
 
 
-@hf.node(inline=True)
+@hf.node(inline=True, idempotent=True)
 def link(number: int) -> int:
     return number + 1
 

@@ -3,14 +3,17 @@
     python examples/order.py
     holdfast run examples/order.py:fulfil
     holdfast run examples/order.py:fulfil --input '{"order": {"id": "43", "amount": 60, "items": ["unicorn"]}}'
+    holdfast crashtest examples/order.py:fulfil
 
 Shows a graph: functions wired by calling them, phases, a flaky service behind `Retry`, a map over the items, nodes that
 run only `when` a condition holds, and `on_failure="compensate"`, which undoes what was done (the second command above
-fails, and its journal shows the refund). `ctx.idempotency_key` is what keeps a customer from being charged twice: it is
-the same for every attempt of a node, also after a crash.
+fails, and its journal shows the refund).
+
+A crash may make any node run twice. `ctx.idempotency_key` is what keeps a customer from being charged twice: it is the
+same for every attempt of a node, also after a crash. `idempotent=True` says that a node may simply be repeated.
+`crashtest` tries every crash there is, and finds nothing to complain of.
 """
 
-import time
 from dataclasses import dataclass
 
 import holdfast as hf
@@ -30,7 +33,8 @@ class Decision:
 
 
 SAMPLE = Order("42", 1500, ["lamp", "desk", "chair"])
-PAYMENTS: dict[str, str] = {}
+DONE: dict[str, str] = {}
+"""Stands for the services outside, which answer a second call with the same key as they answered the first."""
 
 
 class OutOfStock(Exception):
@@ -40,7 +44,7 @@ class OutOfStock(Exception):
 @hf.node
 def refund(ctx: hf.SyncContext, receipt: str) -> None:
     """Undo a charge. A compensation gets the output of the node that it undoes."""
-    ctx.log.info("paying %s back", receipt)
+    ctx.log.info("paying %s back", DONE.setdefault(ctx.idempotency_key, receipt))
 
 
 @hf.node(
@@ -50,31 +54,31 @@ def refund(ctx: hf.SyncContext, receipt: str) -> None:
 )
 async def charge(ctx: hf.Context, order: Order) -> str:
     """Take the money. The payment service is down for the first two calls, as such services are."""
+    key = ctx.idempotency_key
     if ctx.attempt < 3:
         raise ConnectionError("the payment service does not answer")
-    # Stands for a payment service, which answers a second call with the same key with the receipt of the first.
-    return PAYMENTS.setdefault(ctx.idempotency_key, f"receipt-{order.id}")
+    return DONE.setdefault(key, f"receipt-{order.id}")
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def check(order: Order) -> Decision:
     """Look at a large order more closely."""
     return Decision(approved=order.amount < 10_000, note=f"{order.amount} is a large order")
 
 
-@hf.node(concurrency=2)
+@hf.node(concurrency=2, idempotent=True)
 def pick(item: str) -> str:
     """Fetch one item from the shelf. A sync body runs in a thread; at most two of these at once."""
-    time.sleep(0.02)
     if item == "unicorn":
         raise OutOfStock(item)
     return f"box with a {item}"
 
 
 @hf.node
-async def ship(order: Order, boxes: list[str], receipt: str) -> str:
+async def ship(ctx: hf.Context, order: Order, boxes: list[str], receipt: str) -> str:
     """Hand the boxes over to the carrier."""
-    return f"{len(boxes)} boxes for order {order.id}, paid with {receipt}"
+    label = f"{len(boxes)} boxes for order {order.id}, paid with {receipt}"
+    return DONE.setdefault(ctx.idempotency_key, label)
 
 
 @hf.workflow(on_failure="compensate")

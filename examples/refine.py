@@ -5,7 +5,8 @@
 
 Shows `hf.loop`, whose rounds are paths of their own (`.attempt.0.`, `.attempt.1.`, ...), and `hf.route`, of whose
 branches exactly one runs. Every line of a traced function runs once, also in the branches that will not be taken: give
-each branch its own name, and join them with `hf.first`.
+each branch its own name, and join them with `hf.first`. The nodes only compute, so that repeating them is harmless:
+`idempotent=True`.
 """
 
 from dataclasses import dataclass
@@ -21,33 +22,33 @@ class Text:
     score: int = 0
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def draft(topic: str, kind: str) -> Text:
     return Text(topic, kind, f"{topic.title()} are interesting")
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def improve(text: Text) -> Text:
     return Text(text.topic, text.kind, f"{text.body} indeed", text.score)
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def judge(text: Text) -> Text:
     """Three points for every word more."""
     return Text(text.topic, text.kind, text.body, score=3 * text.body.count("indeed"))
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def typeset(text: Text) -> str:
     return f"# {text.topic.title()}\n\n{text.body}."
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def shorten(text: Text) -> str:
     return f"{text.body[:20]}..."
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def archive(text: Text) -> str:
     return f"archived a {text.kind} about {text.topic}"
 

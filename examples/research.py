@@ -2,6 +2,7 @@
 
     python examples/research.py
     holdfast run examples/research.py:research --input '{"topic": "kelp"}'
+    holdfast crashtest examples/research.py:research --idempotent review
 
 Shows `ctx.step`, `ctx.map`, retries inside steps, an ordinary `while` loop, `ctx.sleep` and a child workflow. When the
 process dies, the function runs again from its first line; every step that had completed returns at once what it
@@ -36,12 +37,12 @@ class Report:
     shelf_mark: str
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def make_plan(topic: str) -> Plan:
     return Plan(topic, [f"https://example.org/{topic}/{n}" for n in range(1, 5)])
 
 
-@hf.node(retry=hf.Retry(attempts=4, backoff=0.02, jitter=0, on=(ConnectionError,)), timeout="10s")
+@hf.node(idempotent=True, retry=hf.Retry(attempts=4, backoff=0.02, jitter=0, on=(ConnectionError,)), timeout="10s")
 async def fetch(url: str) -> str:
     """Stands for an HTTP request. Page 3 needs three tries; each failed one is an event of the journal."""
     TRIES[url] += 1
@@ -50,7 +51,7 @@ async def fetch(url: str) -> str:
     return f"page {url.rpartition('/')[2]}"
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def write(topic: str, pages: list[str]) -> str:
     return f"All about {topic}, from {', '.join(pages)}"
 
@@ -61,7 +62,7 @@ async def review(draft: str) -> Review:
     return Review(enough, [] if enough else ["https://example.org/more/5", "https://example.org/more/6"])
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def shelve(text: str) -> str:
     return f"shelf {len(text) % 10}"
 

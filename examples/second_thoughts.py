@@ -19,27 +19,28 @@ from pathlib import Path
 
 import holdfast as hf
 
-booked: list[str] = []
-"""What the outside world was asked for."""
+booked: dict[str, str] = {}
+"""What the outside world was asked for, by key: a second request with the same key changes nothing."""
 full = {"Mountain"}
 """Hotels without a room."""
 
 
 @hf.node
-async def book_flight(guests: int) -> int:
-    booked.append(f"flight for {guests}")
+async def book_flight(ctx: hf.Context, guests: int) -> int:
+    booked[ctx.idempotency_key] = f"flight for {guests}"
     return 200 * guests
 
 
 @hf.node
-async def book_hotel(hotel: str, guests: int) -> int:
+async def book_hotel(ctx: hf.Context, hotel: str, guests: int) -> int:
+    key = ctx.idempotency_key
     if hotel in full:
         raise RuntimeError(f"no room in hotel {hotel}")
-    booked.append(f"hotel {hotel} for {guests}")
+    booked[key] = f"hotel {hotel} for {guests}"
     return 100 * guests
 
 
-@hf.node
+@hf.node(idempotent=True)
 async def invoice(flight: int, hotel: int) -> str:
     return f"{flight + hotel} euros"
 
@@ -71,7 +72,7 @@ async def main(database: Path) -> None:
         for branch in await run.branches():
             what = " ".join(filter(None, (branch["reason"], branch["target"])))
             print(f"branch {branch['branch']}: {what}, {branch['status']}")
-        assert booked.count("flight for 1") == 1, "what is kept never runs again"
+        assert list(booked.values()).count("flight for 1") == 1, "what is kept never runs again"
 
 
 if __name__ == "__main__":

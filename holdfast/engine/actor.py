@@ -289,8 +289,10 @@ class RunActor:
         return commit
 
     def _is_there(self, spec: ChildToCreate) -> bool:
-        """A branch that inherits its idempotency keys asks for the same children again: they are waited for."""
-        existing = self.engine.store.run(spec.run_id) if self.state.fold.ancestors else None
+        """A branch that inherits its idempotency keys asks for the same children again, and so does a run whose journal
+        has lost its end: they are waited for. A run of its first owner cannot meet them."""
+        is_first_life = self.token == 1 and not self.state.fold.ancestors
+        existing = None if is_first_life else self.engine.store.run(spec.run_id)
         if existing is None:
             return False
         if (existing.workflow, existing.input_hash) != (spec.spec.workflow, spec.spec.input_hash):

@@ -22,7 +22,7 @@ from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTrans
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
 from holdfast.model.state import RunState
-from holdfast.rules import branches, catalogue, nodes
+from holdfast.rules import branches, catalogue, nodes, runs
 from holdfast.rules.catalogue import Finding, NothingStable
 from holdfast.rules.draft import Draft
 from holdfast.store.api import Commit, MessageOutcome, MessageRow, RunRow, TimerRow, WaitRow
@@ -173,6 +173,8 @@ class Catalogue:
         if finding.failed is not None:
             node, path, error = finding.failed
             nodes.fail_for_good(draft, base.instance(node, path), error)
+        if finding.ended is not None:
+            runs.end(draft, finding.ended)
         commit = engine.branching.opening(row, draft, branch)
         commit.change = rows.run_change(base, None)
         journal = [*history.entries, *draft.entries]

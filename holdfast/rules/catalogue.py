@@ -7,7 +7,7 @@ Rule: the journal is right. A run that only was interrupted is none of these: it
 | case | the rows say | the journal says | it goes on |
 |---|---|---|---|
 | A1 | suspended | nothing is waited for | behind the last completion or answer |
-| A2 | running | the run waits | at the start of the node that waits, which asks again |
+| A2 | running | the run waits | before the node that waits had asked; it is started again and asks again |
 | A3 | running | every node has settled, the run has no end | behind the last completion; only its end is written |
 | A4 | running | a node failed and nothing followed | with another attempt if its policy has one, else the run fails |
 | A5 | completed | the run has no end | as A3 |
@@ -18,6 +18,7 @@ Rule: the journal is right. A run that only was interrupted is none of these: it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from holdfast.model.instances import instance_text
 from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules.branches import REQUESTS, Opening
+from holdfast.rules.cutting import TERMINAL
 
 ANSWERED = frozenset({"superseded", "cancelled"})
 """Ways in which a wait ends without an answer."""
@@ -39,6 +41,8 @@ class Finding(msgspec.Struct):
     opening: Opening
     failed: tuple[str, str, ev.ErrorInfo] | None = None
     """A4: the node, its path and the error that the run fails with."""
+    ended: Any = None
+    """D2, E2: the terminal event of a run that had ended; it ends so again."""
 
 
 class NothingStable(Exception):
@@ -96,11 +100,12 @@ def _stale(case: str, what: str, line: Sequence[ev.Entry]) -> Finding:
 
 
 def _asking(line: Sequence[ev.Entry], truth: RunState) -> Finding:
-    """Back to the start of the node that waits. What others completed meanwhile stays."""
+    """Back to where the node that waits had not asked yet; it is started again, and what it remembers it does not do
+    again. What others completed meanwhile stays."""
     wait = max(truth.waits.values(), key=lambda w: w.since)
-    index = max(
-        i for i, e in enumerate(line) if type(e.event) is ev.NodeStarted and (e.node, e.path) == (wait.node, wait.path)
-    )
+    of_node = [i for i, e in enumerate(line) if (e.node, e.path) == (wait.node, wait.path)]
+    asked = next(i for i in of_node if getattr(line[i].event, "wait_id", None) in truth.waits)
+    index = max(i for i in of_node if i < asked)
     what = f"it is shown as running, and {instance_text(wait.node, wait.path)} waits for an answer"
     others = [e for e in line[index + 1 :] if type(e.event) is ev.NodeCompleted]
     if not others:
@@ -156,13 +161,18 @@ def _unopened(request: ev.ForkRequested | ev.JumpRequested | ev.RetryRequested, 
     if len(line) < 2:
         raise NothingStable
     what = f"a {asked} to {request.target} was asked for, and branch {request.new_branch} was never opened"
-    return Finding("D2", what, _cut(line[-2]))
+    return Finding("D2", what, _cut(line[-2]), ended=_end_of(line[-2]))
 
 
 def other_version(line: Sequence[ev.Entry], version: int) -> Finding:
     """E2: the run goes on under the version that it began with."""
     what = f"its version {version} is not in the store; it goes on under the one that it began with"
-    return Finding("E2", what, _cut(line[-1]))
+    return Finding("E2", what, _cut(line[-1]), ended=_end_of(line[-1]))
+
+
+def _end_of(entry: ev.Entry) -> Any:
+    """The event, if it ended the run: then nothing is left to be done, and above all nothing to be decided anew."""
+    return entry.event if isinstance(entry.event, TERMINAL) else None
 
 
 def _cut(entry: ev.Entry) -> Opening:

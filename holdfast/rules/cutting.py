@@ -84,7 +84,8 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
 
 def _unfinished_steps(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
     """What is said in several events of one commit is not cut in two where nobody could say the rest again: the end of
-    a round and the end of its loop, a failure and that of the maps and loops around it, an end and its ticket."""
+    a round and the end of its loop, a failure and that of the maps and loops around it, an end and its ticket, a wait
+    and the timer that ends it."""
     for ns in base.nodes.values():
         between = ns.counters is not None and len(ns.counters.done) == ns.counters.opened
         if ns.plan.definition.kind == "loop" and ns.status is NodeStatus.RUNNING and between:
@@ -93,11 +94,16 @@ def _unfinished_steps(line: Sequence[ev.Entry], index: int, base: RunState) -> I
             following = next(said, None)
             if following is not None and following.node == ns.node:  # its end, not another round
                 yield next(i for i in range(index + 1, len(line)) if _ends(line[i], ns))
+    yield from (i for i in range(index + 1, len(line)) if _sets_the_timer_of_a_wait(line[i].event, base))
     e = line[index].event
     if type(e) is ev.NodeFailed and not e.retryable and not e.closes:
         yield from _failed_around(line, index)
     if index + 1 < len(line) and type(line[index + 1].event) is ev.TicketRaised:
         yield index + 1
+
+
+def _sets_the_timer_of_a_wait(e: ev.Event, base: RunState) -> bool:
+    return type(e) is ev.TimerSet and e.timer in base.waits and e.timer not in base.timers
 
 
 def _ends(entry: ev.Entry, ns: NodeState) -> bool:
@@ -349,7 +355,8 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     found = [_key(ns) for ns in head.changed if ns.node == node]
     found = [key for key in found if len(scopes_around(plan, key[1])) == 1] or found
     if len(found) > 1:
-        names = [_shown(key) for key in sorted(found)]
+        # a bare name would mean all of them again
+        names = [f"{node}#{visit}" if path == "." else _shown((node, path, visit)) for _, path, visit in sorted(found)]
         shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
         raise Refusal("ambiguous", f"{node} has {len(found)} instances, name one of them: {shown}")
     if found:

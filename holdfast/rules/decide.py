@@ -6,7 +6,8 @@ Pure: no clock, no I/O, no randomness, no await. `now` is passed in.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +35,7 @@ class Asked(msgspec.Struct):
     actor: str = ""
 
 
+T = TypeVar("T")
 _child_report = msgspec.json.Decoder(ChildReport).decode
 _asked = msgspec.json.Decoder(Asked).decode
 
@@ -118,12 +120,12 @@ def _message(d: Draft, c: cmd.Message) -> None:
             raise Refusal(*c.refusal)
         match c.kind:
             case "cancel":
-                asked = _asked(c.payload)
+                asked = _read(_asked, c)
                 runs.cancel(d, asked.reason, asked.actor)
             case "resume":
-                waits.release_holds(d, _asked(c.payload).actor)
+                waits.release_holds(d, _read(_asked, c).actor)
             case "child_ended":
-                report = _child_report(c.payload)
+                report = _read(_child_report, c)
                 waits.child_ended(d, report.child, report.status, bytes(report.result), report.error)
             case _:
                 raise Refusal("unknown_kind", f"this version does not know messages of kind {c.kind!r}")
@@ -134,6 +136,13 @@ def _message(d: Draft, c: cmd.Message) -> None:
         return
     d.extra.outcomes.append((c.message_id, "consumed", None, ""))
     d.emit(ev.MessageConsumed(c.message_id, c.kind))
+
+
+def _read(decode: Callable[[bytes], T], c: cmd.Message) -> T:
+    try:
+        return decode(c.payload)
+    except msgspec.MsgspecError as e:
+        raise Refusal("bad_request", f"this request cannot be read: {e}") from None
 
 
 _RULES: dict[type[Any], Any] = {

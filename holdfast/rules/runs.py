@@ -55,7 +55,7 @@ def finish(d: Draft, c: cmd.FinishRun) -> None:
     """Everything has settled and the result is known."""
     if d.state.status in RUN_TERMINAL or d.state.fold.closing or not _all_settled(d):
         raise Refusal("stale", "the run is not at its end")
-    _end(d, ev.RunCompleted(msgspec.Raw(c.result)))
+    end(d, ev.RunCompleted(msgspec.Raw(c.result)))
 
 
 def conclude(d: Draft) -> None:
@@ -67,7 +67,7 @@ def conclude(d: Draft) -> None:
         _close(d)
     elif not state.scopes["."].unsettled and _all_settled(d):
         if state.fold.failed and state.fold.error is not None:
-            _end(d, ev.RunFailed(state.fold.error))
+            end(d, ev.RunFailed(state.fold.error))
         else:
             d.finish = True
 
@@ -142,7 +142,7 @@ def provide_undo(d: Draft, c: cmd.ProvideUndo) -> None:
 def _end_closed(d: Draft) -> None:
     fold = d.state.fold
     if fold.cancel_reason is not None:
-        _end(d, ev.RunCancelled(fold.cancel_reason))
+        end(d, ev.RunCancelled(fold.cancel_reason))
         return
     others = list(fold.others)
     for node, path, _ in fold.unknown:
@@ -152,10 +152,10 @@ def _end_closed(d: Draft) -> None:
                 ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path)
             )
     error = fold.error or ev.ErrorInfo("failed", "the run failed")
-    _end(d, ev.RunFailed(error, tuple(others)))
+    end(d, ev.RunFailed(error, tuple(others)))
 
 
-def _end(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
+def end(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
     """The terminal event, with everything that must be closed beside it."""
     state = d.state
     waits.wake_run(d, "end")

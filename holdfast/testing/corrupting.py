@@ -24,8 +24,7 @@ from holdfast.engine.versions import Versions
 from holdfast.model import events as ev
 from holdfast.model.errors import UsageError
 from holdfast.model.lineage import fold
-from holdfast.model.state import RunState
-from holdfast.store.api import RunRow, TimerRow
+from holdfast.store.api import RunRow
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
 
@@ -35,6 +34,7 @@ _FORGET_ROWS = (
     "DELETE FROM run_waits WHERE run_no = ?",
     "DELETE FROM run_timers WHERE run_no = ?",
 )
+_UNTAKE_MESSAGE = "UPDATE run_inbox_messages SET status = 'new', outcome = NULL WHERE message_id = ?"
 _ADD_NODE = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_WAIT = "INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TIMER = "INSERT INTO run_timers VALUES (?, ?, ?, ?, ?)"
@@ -77,21 +77,23 @@ class _Patient:
         raise UsageError(f"run {self.row.run_id} has no {what} in its journal, and this case is about one")
 
     def forget_events(self, behind: int) -> None:
-        """The journal ends with this event."""
+        """The journal ends with this event; messages that were taken behind it have yet to be taken."""
         seq = self.line[behind].seq
+        taken = [e.event.message_id for e in self.line[behind + 1 :] if type(e.event) is ev.MessageConsumed]
+        self.cursor.executemany(_UNTAKE_MESSAGE, [(message_id,) for message_id in taken])
         self.cursor.execute("DELETE FROM run_events WHERE run_no = ? AND seq > ?", (self.row.run_no, seq))
 
     def rows_as_of(self, index: int) -> None:
         """The rows tell what was true when this event was the last one."""
-        state = fold(self.history.plan_of(self.row.branch), self.row.run_no, self.row.run_id, self.line[: index + 1])
+        line = self.line[: index + 1]
+        state = fold(self.history.plan_of(self.row.branch), self.row.run_no, self.row.run_id, line)
         state.branch, state.head_hash = self.row.branch, self.history.hash_at(state.seq)
         number = (self.row.run_no,)
         for forget in _FORGET_ROWS:
             self.cursor.execute(forget, number)
         self.cursor.executemany(_ADD_NODE, rows.changed_nodes(state))
-        self.cursor.executemany(_ADD_WAIT, rows.wait_rows(state, [e for e in self.line if _opens(e, state)]))
-        timers = [TimerRow(self.row.run_no, name, due, state.branch, "set") for name, due in state.timers.items()]
-        self.cursor.executemany(_ADD_TIMER, timers)
+        self.cursor.executemany(_ADD_WAIT, rows.wait_rows(state, [e for e in line if type(e.event) is ev.WaitOpened]))
+        self.cursor.executemany(_ADD_TIMER, rows.timer_rows(state, line))
         self.cursor.execute(
             "UPDATE run_state SET status = ?, last_seq = ?, head_hash = ?, fold = ?, started_at = ?, finished_at = ?, "
             "engine = NULL, recoveries = ? WHERE run_no = ?",
@@ -118,10 +120,6 @@ class _Patient:
 
     def pin(self, version: int) -> None:
         self.cursor.execute("UPDATE run_state SET version = ? WHERE run_no = ?", (version, self.row.run_no))
-
-
-def _opens(entry: ev.Entry, state: RunState) -> bool:
-    return type(entry.event) is ev.WaitOpened and entry.event.wait_id in state.waits
 
 
 def _is(*kinds: type[Any]) -> Callable[[ev.Entry], bool]:

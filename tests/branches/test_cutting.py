@@ -225,3 +225,15 @@ def test_a_lineage_is_the_parents_up_to_the_cut_less_what_is_dropped_then_its_ow
     assert [e.node for e in line if isinstance(e.event, ev.NodeCompleted)] == ["a", "d"]
     assert line[-1] is opened
     assert lineage(entries, 1, lambda version: play.plan) == entries[:-1]
+
+
+def test_every_visit_of_a_node_can_be_named_also_the_first() -> None:
+    play = Play(call("a"), call("b", x=["node", "a"]))
+    play.complete("a")
+    play.complete("b", goto="a")
+    play.run()
+    head = fold(play.plan, 1, "run-1", play.entries)
+    with pytest.raises(Refusal, match=r"a has 2 instances, name one of them: a#1, a#2"):
+        cutting.find("a", head, play.plan)
+    assert cutting.find("a#1", head, play.plan) == ("a", ".", 1)
+    assert cutting.find("a#2", head, play.plan) == ("a", ".", 2)

@@ -263,3 +263,21 @@ async def test_long_journals_are_folded_beside_the_loop_and_not_on_it(db: Path, 
         Branching._think = think  # type: ignore[method-assign]
     assert len(seen) == 3
     assert threading.get_ident() not in seen
+
+
+@hf.workflow
+async def br_sleeps_a_moment(ctx: hf.Context) -> str:
+    await ctx.sleep(0.3)
+    return "awake"
+
+
+async def test_a_fork_between_a_wait_and_its_timer_takes_both_and_wakes_up(db: Path, bodies: World) -> None:
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(br_sleeps_a_moment)
+        await reaches(run, "suspended")
+        journal = await run.events()
+        asked = next(e.seq for e in journal if e.type == "WaitOpened")
+        assert journal[asked].type == "TimerSet"
+        await run.fork(at=asked)
+        assert (await run.branches())[1]["cutoff_seq"] == asked + 1
+        assert await ended(run) == "awake"

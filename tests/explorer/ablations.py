@@ -185,8 +185,8 @@ def _answer_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
 def _consumed_on_delivery(actor: RunActor, message: Any) -> None:
     """A message counts as consumed when its owner has seen it, not with what it led to."""
     if message.message_id not in actor.delivered:
-        actor.engine.store._shared.ask(  # type: ignore[attr-defined]
-            "UPDATE run_inbox_messages SET status = 'consumed' WHERE message_id = ?", (message.message_id,)
+        actor.engine.store._shared.write(  # type: ignore[attr-defined]
+            "alter", "UPDATE run_inbox_messages SET status = 'consumed' WHERE message_id = ?", (message.message_id,)
         )
         actor.delivered.add(message.message_id)
         actor.tell(cmd.Message(message.message_id, message.kind, message.payload))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import main
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FLOWS = """
 import time
 import holdfast as hf
@@ -87,3 +90,25 @@ def test_wrong_usage_is_exit_code_2(flows: str, capsys: pytest.CaptureFixture[st
     assert main(["crashtest", f"{flows}:unsafe", "--replay", "nonsense"]) == 2
     assert main(["crashtest", f"{flows}:unsafe", "--input", '{"y": 1}']) == 2
     assert "It takes x" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["order.py:fulfil"],
+        ["order.py:fulfil", "--set", 'order={"id": "43", "amount": 60, "items": ["lamp", "unicorn"]}'],
+        ["refine.py:refine"],
+        ["research.py:research", "--idempotent", "review"],
+        ["fan_out.py:survey", "--set", "pattern=f*.py"],
+        ["journey.py:onboarding"],
+        ["second_thoughts.py:trip", "--set", "hotel=Sea"],
+        ["drive.py:wait_for_spring"],
+        ["crash_demo.py:album", "--set", "count=2"],
+    ],
+    ids=" ".join,
+)
+def test_the_examples_survive_every_crash_and_repeat_nothing_that_matters(arguments: list[str], tmp_path: Path) -> None:
+    target, *options = arguments
+    command = [sys.executable, "-m", "holdfast", "crashtest", str(EXAMPLES / target), *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+import holdfast as hf
 from holdfast.model.errors import UsageError
 from holdfast.testing import Report, explore
 from holdfast.testing.explorer.findings import Finding, Kind
@@ -99,3 +102,29 @@ def test_the_named_callable_is_itself_again_afterwards() -> None:
     before = shop.charge
     explore(shop.without_key, effects=[CHARGE])
     assert shop.charge is before
+
+
+@hf.workflow
+async def ex_reads_the_clock(ctx: hf.Context) -> None:
+    await ctx.step(_ex_note, time.time())
+    await ctx.sleep(60)  # long enough for the body to be left, and run again from its start
+
+
+async def _ex_note(at: float) -> float:
+    return at
+
+
+@hf.workflow
+async def ex_always_fails(ctx: hf.Context) -> None:
+    raise ValueError("as ever")
+
+
+def test_a_body_that_makes_other_calls_when_it_is_run_again_is_unsafe_even_without_a_fault() -> None:
+    report = explore(ex_reads_the_clock, idempotent=["_ex_note"])
+    assert not report.safe
+    assert report.findings[0].kind is Kind.DIFFERS
+    assert "even without a fault the run was failed (step_mismatch: " in report.explain()
+
+
+def test_a_run_that_fails_without_any_fault_is_told_with_its_error() -> None:
+    assert "Undisturbed, the run was failed (error: ValueError: as ever)." in explore(ex_always_fails).explain()

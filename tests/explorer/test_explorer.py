@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +24,7 @@ from holdfast.testing import explore
 from holdfast.testing.explorer import search, tape
 from holdfast.testing.explorer.findings import Kind
 from holdfast.testing.explorer.tape import Tape
+from holdfast.testing.simulation import remembering
 from holdfast.testing.simulation.faults import Outcome
 from holdfast.testing.simulation.store import _READS, ProcessStore
 from tests.explorer import ablations, scenarios, shop
@@ -87,20 +90,62 @@ def test_a_schedule_of_two_faults_is_shortened_to_the_one_that_matters() -> None
     assert len(tape.parse(finding.tape).faults) == 1
 
 
-def test_states_that_are_alike_lead_to_the_same_verdicts() -> None:
-    """What is left out because another schedule came to the same state would have found nothing else."""
-    for broken in ("message consumed on delivery", "compensations lost", "memo before the step", "refusal swallowed"):
-        ablation = next(a for a in ablations.ALL if a.name == broken)
-        with ablation.patch():
-            quick = explore(ablation.workflow, **ablation.options)
-            with (
-                mock.patch.object(search.Explorer, "_is_known", return_value=False),
-                mock.patch.object(search.Explorer, "_is_repetition", return_value=False),
-            ):
-                whole = explore(ablation.workflow, **ablation.options)
-        assert quick.alike > 0
-        assert whole.alike == 0
-        assert {(f.kind, f.subject) for f in quick.findings} == {(f.kind, f.subject) for f in whole.findings}
+BROKEN = (
+    "message consumed on delivery",
+    "compensations lost",
+    "memo before the step",
+    "refusal swallowed",
+    "no new token when freed",
+    "attempt not raised after a crash",
+)
+
+
+@contextmanager
+def nothing_left_out() -> Iterator[None]:
+    with (
+        mock.patch.object(search.Explorer, "_is_known", return_value=False),
+        mock.patch.object(search.Explorer, "_is_repetition", return_value=False),
+        mock.patch.object(remembering, "PLACES_MAX", 0),
+    ):
+        yield
+
+
+@pytest.mark.parametrize("name", ["xp_chain", "xp_retry", "xp_compensate", "xp_graph_parent"])
+def test_what_is_left_out_of_a_healthy_engine_would_have_been_survived(name: str) -> None:
+    workflow = scenarios.ALWAYS_THE_SAME[name]
+    quick = explore(workflow)
+    with nothing_left_out():
+        whole = explore(workflow)
+    assert quick.safe, quick.explain()
+    assert whole.safe, whole.explain()
+    assert (quick.schedules, whole.alike) == (whole.schedules, 0)
+    assert quick.alike > quick.schedules / 10
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_left_out_of_a_broken_engine_would_have_found_nothing_else(name: str) -> None:
+    ablation = next(a for a in ablations.ALL if a.name == name)
+    with ablation.patch():
+        quick = explore(ablation.workflow, **ablation.options)
+        with nothing_left_out():
+            whole = explore(ablation.workflow, **ablation.options)
+    assert (quick.alike > 0, whole.alike) == (True, 0)
+    assert {(f.kind, f.subject) for f in quick.findings} == {(f.kind, f.subject) for f in whole.findings}
+
+
+@pytest.mark.parametrize("workflow", [scenarios.graph_parent, scenarios.compensated, scenarios.code])
+def test_a_database_that_remembers_answers_as_one_that_is_asked_anew(workflow: Any) -> None:
+    def told() -> list[Any]:
+        explorer = search.Explorer(workflow, {}, None, {"xp_step"}, {}, None)
+        with explorer.surroundings():
+            return [
+                (str(s.tape), s.alike, s.outcome, [(b.process, b.label, b.outcome, b.instant) for b in s.boundaries])
+                for s in explorer.schedules(depth=1)
+            ]
+
+    remembered = told()
+    with mock.patch.object(remembering, "PLACES_MAX", 0):
+        assert told() == remembered
 
 
 def test_outcomes_have_numbers_that_never_change() -> None:

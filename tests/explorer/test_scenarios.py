@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.testing import explore
 from holdfast.testing.simulation.faults import Outcome
-from holdfast.worker.loading import load_file
 from tests.explorer import scenarios
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = ["xp_step", "xp_sync_step"]
 
 
@@ -55,23 +51,6 @@ def test_two_crashes_in_one_schedule_are_survived_too() -> None:
 @pytest.mark.parametrize("name", ["xp_graph_parent", "xp_retry", "xp_compensate", "xp_lazy_parent", "xp_sync_code"])
 def test_two_crashes_in_one_schedule_of(name: str) -> None:
     report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS, depth=2, schedules_max=4_000)
-    assert report.safe, report.explain()
-
-
-@pytest.mark.parametrize(
-    ("file", "name", "options"),
-    [
-        ("order.py", "fulfil", {"fakes": {"time:sleep": lambda seconds: None}}),
-        ("refine.py", "refine", {}),
-        ("research.py", "research", {}),
-        ("fan_out.py", "survey", {"pattern": "f*.py"}),
-    ],
-)
-def test_the_examples_survive_every_crash(
-    file: str, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
-    report = explore(getattr(load_file(EXAMPLES / file), name), effects=[], **options)
     assert report.safe, report.explain()
 
 

@@ -126,6 +126,23 @@ async def test_a2_goes_back_to_the_start_of_the_node_that_asks_which_asks_again(
     assert [e for e in events if e[0] == 2 and e[1] == "WaitOpened"] == [(2, "WaitOpened", "cat_waits")]
 
 
+@hf.workflow
+async def cat_steps(ctx: hf.Context, x: int) -> int:
+    found = await ctx.step(_cat_step, x)
+    await ctx.sleep(0.02)
+    return found
+
+
+async def _cat_step(x: int) -> int:
+    CALLS.append("step")
+    return x + 100
+
+
+async def test_a2_steps_that_were_completed_before_the_question_are_remembered(url: str) -> None:
+    said, result, _ = await recovered(url, "A2", cat_steps)
+    assert (said.case, result, CALLS) == ("A2", 101, [])
+
+
 async def test_a3_writes_only_the_missing_end_and_repeats_no_effect(url: str) -> None:
     said, result, events = await recovered(url, "A3")
     assert (said.case, result, CALLS) == ("A3", 104, [])
@@ -209,6 +226,44 @@ async def test_e2_goes_on_under_the_version_that_it_began_with(url: str) -> None
     assert (said.case, result, CALLS) == ("E2", 104, [])
 
 
+@pytest.mark.parametrize("case", ["D2", "E2"])
+async def test_d2_and_e2_a_run_that_had_failed_has_failed_still_and_can_be_retried(url: str, case: str) -> None:
+    BROKEN["on"] = True
+    await run_it(url, cat_retries)
+    corrupt(url, "r", case)
+    async with stopped(url) as engine:
+        said = await engine.recover("r")
+        assert (said.case, said.branch) == (case, 2)
+        with pytest.raises(hf.RunFailed, match="not today"):
+            await engine.get("r").result(timeout=20)
+        assert CALLS == [], "nothing runs again"
+        assert not (await engine.recover("r")).needed
+        BROKEN["on"] = False
+        run = await engine.get("r").retry()
+        assert await run.result(timeout=20) == 2
+    check_file(url.removeprefix("sqlite:///"))
+
+
+@pytest.mark.parametrize("case", ["D2", "E2"])
+async def test_d2_and_e2_a_run_that_was_cancelled_is_cancelled_still(url: str, case: str) -> None:
+    async with hf.open(url) as engine:
+        run = await engine.start(cat_asleep, run_id="r")
+        await run.cancel("enough")
+        with pytest.raises(hf.RunCancelled):
+            await run.result(timeout=20)
+    corrupt(url, "r", case)
+    async with stopped(url) as engine:
+        assert (await engine.recover("r")).case == case
+        with pytest.raises(hf.RunCancelled, match="enough"):
+            await engine.get("r").result(timeout=20)
+    check_file(url.removeprefix("sqlite:///"))
+
+
+@hf.workflow
+async def cat_asleep(ctx: hf.Context) -> None:
+    await ctx.sleep(36_000)
+
+
 async def test_e2_without_any_version_cannot_be_repaired(url: str, tmp_path: Path) -> None:
     import apsw
 
@@ -277,3 +332,20 @@ async def test_nothing_stable_is_an_error_and_the_run_is_left_untouched(url: str
         with pytest.raises(CannotBeRepaired, match="no event to go on from"):
             await engine.recover("r")
         assert await journal(engine) == before
+
+
+@hf.workflow
+async def cat_with_a_child(ctx: hf.Context, x: int) -> int:
+    CALLS.append("parent")
+    return await ctx.child(cat_chain, x=x) + 1
+
+
+async def test_c1_a_body_that_starts_its_child_again_waits_for_the_one_that_is_there(url: str) -> None:
+    await run_it(url, cat_with_a_child)
+    corrupt(url, "r", "C1")
+    async with stopped(url) as engine:
+        run = await engine.resume("r")
+        assert await run.result(timeout=20) == 105
+        started = [kind for _, kind, _ in await journal(engine)].count("NodeStarted")
+    assert (started, CALLS) == (2, ["parent"]), "it is started once more, and its child is not"
+    check_file(url.removeprefix("sqlite:///"))

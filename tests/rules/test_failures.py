@@ -445,6 +445,15 @@ def test_a_message_of_an_unknown_kind_is_refused_for_good_and_recorded() -> None
     assert play.status("a") == "running"
 
 
+@pytest.mark.parametrize("kind", ["cancel", "resume", "child_ended"])
+@pytest.mark.parametrize("payload", [b"", b"[]", b"\xff", b'{"reason": 5, "child": 5}'])
+def test_a_message_that_cannot_be_read_is_refused_for_good_and_stops_nothing(kind: str, payload: bytes) -> None:
+    play = Play(call("a"))
+    play.tell(cmd.Message("m9", kind, payload))
+    assert play.outcomes[-1][:3] == ("m9", "dead", "bad_request")
+    assert play.status("a") == "running"
+
+
 # --- time --------------------------------------------------------------------------------------------------------
 
 

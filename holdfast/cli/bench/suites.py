@@ -8,6 +8,7 @@ Invariants: every repetition has a database of its own; the first run, which reg
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
@@ -248,6 +249,28 @@ def _check(path: Path, runs: int) -> Figures:
     }
 
 
+def explorer(bench: Bench) -> Figures:
+    """Every crash of a chain of five nodes, in memory. What counts is the CPU: there is one thread and no disk."""
+    explore = importlib.import_module("holdfast.testing").explore  # by name: the explorer may use us, not we it
+    found: list[Figures] = []
+    for _ in range(1 + len(bench.repeats(5))):
+        cpu = time.process_time()
+        report = explore(workflows.chain5, idempotent=["step"])
+        cpu_seconds = time.process_time() - cpu
+        assert report.safe, report.explain()
+        found.append(
+            {
+                "schedules_per_cpu_s": report.schedules / cpu_seconds,
+                "schedules_per_s": report.schedules_per_second,
+                "schedules": report.schedules,
+                "run_to_end": report.schedules - report.alike,
+            }
+        )
+        bench.say(f"explorer: {found[-1]['schedules_per_cpu_s']:,.0f} schedules per second of CPU")
+    measured = found[1:]  # the first one only warms up
+    return {key: median([figures[key] for figures in measured]) for key in measured[0]}
+
+
 SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W1": w1,
     "W2": w2,
@@ -260,6 +283,7 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W8": w8,
     "small": small,
     "doctor": doctor,
+    "explorer": explorer,
 }
 
 

@@ -76,6 +76,11 @@ FIGURES = (
     Figure("doctor", "runs_per_s", "doctor: runs checked per second", "{:,.0f}", 20_000, 40_000, True),
     Figure("doctor", "events_per_s", "doctor --deep: events folded and linked per second", "{:,.0f}", 50_000, 60_000,
            True),
+    Figure("explorer", "schedules_per_cpu_s", "crashtest of five nodes: schedules per second of CPU", "{:,.0f}", 1_000,
+           1_000, True),
+    Figure("explorer", "schedules_per_s", "the same by the clock", "{:,.0f}"),
+    Figure("explorer", "schedules", "schedules of that exploration", "{:,.0f}"),
+    Figure("explorer", "run_to_end", "of them run to their end, the others were proven alike", "{:,.0f}"),
 )  # fmt: skip
 
 # What a map takes per further item is not zero: its input, its list of ended items, and what the join reads. These two

@@ -82,6 +82,13 @@ def one(x: int) -> int:
     return step(x)
 
 
+@hf.workflow(name="bench-chain5")
+def chain5(x: int = 0) -> int:
+    for _ in range(5):
+        x = step(x)
+    return x
+
+
 @hf.workflow(name="bench-chain10")
 def chain10(x: int) -> int:
     for _ in range(10):

@@ -78,7 +78,8 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
 
 
 def _head(store: Store, row: RunRow) -> list[str]:
-    status = output.paint(f"{SYMBOLS[row.status]} {row.status}", output.STATUS_COLOURS[row.status])
+    shown = reads.shown_status(row)
+    status = output.paint(f"{SYMBOLS[shown]} {shown}", output.STATUS_COLOURS[shown])
     took = ""
     if row.started_at is not None:
         end = row.finished_at or time.time_ns() // 1000

@@ -384,6 +384,19 @@ class StoreConformance(Suite):
         assert store.remove_engine("one") == 0
         assert [row.token for row in store.claim("two", mine)] == [3, 3, 3]
 
+    def test_owners_that_are_not_on_the_list_are_unknown_whatever_they_hold(self, store: Store) -> None:
+        store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+        make_runs(store, 2)
+        make_runs(store, 1, engine=None)
+        assert store.unknown_owners() == []
+        make_runs(store, 2, engine="ghost")
+        make_runs(store, 1, engine="shade", status="suspended")
+        assert sorted(store.unknown_owners()) == ["ghost", "shade"]
+        assert store.remove_engine("ghost") == 2
+        assert store.unknown_owners() == ["shade"]
+        store.register_engine(EngineRow("shade", "host", 2, "lock2", 1, 2, b"{}"))
+        assert store.unknown_owners() == []
+
     def test_renewing_an_engine_that_was_removed_says_so(self, store: Store) -> None:
         row = EngineRow("one", "host", 1, "lock", 1, 2, b"{}")
         store.register_engine(row)

@@ -71,8 +71,8 @@ class Effects:
 
     def digest(self) -> tuple[Any, ...]:
         """What the world outside knows, for telling two states apart."""
-        done = tuple(sorted((i, len(lives)) for i, lives in self.executions.items()))
-        return (done, tuple(sorted(Counter((c.callable, c.arguments, c.key or "") for c in self.calls).items())))
+        done = frozenset((instance, len(lives)) for instance, lives in self.executions.items())
+        return (done, frozenset(Counter((c.callable, c.arguments, c.key) for c in self.calls).items()))
 
     # --- bodies and steps ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from holdfast.engine.doctor.audit import Audit
 from holdfast.model import definition as definitions
 from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.store.api import Commit, EventRow, MessageRow, RunRow
+from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
 from holdfast.store.sqlite_reads import run_row
 from holdfast.testing.simulation.memory import Image
 from holdfast.testing.simulation.process import Process
@@ -194,7 +194,7 @@ class Oracle:
         rows = (image[0], image[2])
         verdict = known.rows.get(rows)
         if verdict is None:
-            verdict = known.rows[rows] = (len(known.rows), self._compared(known.audit))
+            verdict = known.rows[rows] = (len(known.rows), self._compared(known.audit, image))
         number, broken = verdict
         row = image[0][0]
         return _Seen(known, (*known.broken, *broken), number, row[_TOKEN], row[_ENGINE])
@@ -223,8 +223,12 @@ class Oracle:
             longer = known.longer[events] = _Judged(audit, tuple(Broken(v.code, v.what) for v in found))
         return longer
 
-    def _compared(self, audit: Audit) -> tuple[Broken, ...]:
-        evidence = self._store.evidence(audit.run_no, audit.seq)
+    def _compared(self, audit: Audit, image: Image) -> tuple[Broken, ...]:
+        (row,), _, others = image
+        if row[-1]:  # there are rows of other kinds
+            evidence = self._store.evidence(audit.run_no, audit.seq)
+        else:
+            evidence = Evidence(run_row(row[:-1]), [], [], True, [NodeRow._make(node) for node in others])
         return tuple(Broken(v.code, v.what) for v in audit.compare(evidence))
 
     # --- at the end ----------------------------------------------------------------------------------------------

@@ -78,10 +78,25 @@ def differences(found: Outcome, wanted: Outcome, ignored: set[str]) -> Iterator[
             continue
         if about in ignored and is_ is not None and should is not None and is_[0] == should[0]:
             continue
-        yield about, f"{about} {_told(is_)}, and without the fault it {_told(should)}"
+        yield about, f"{about} {told(is_)}, and without the fault it {told(should)}"
 
 
-def _told(outcome: tuple[str, Any] | None) -> str:
+def ending(outcome: tuple[str, Any]) -> str:
+    """How a run ended, and if it failed, why."""
+    status, value = outcome
+    if not isinstance(value, tuple):
+        return f"was {status}"
+    text = told(outcome)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def is_mismatch(outcome: tuple[str, Any]) -> bool:
+    """Whether the run failed because a body made other calls when it was run again."""
+    return isinstance(outcome[1], tuple) and outcome[1][0] == "step_mismatch"
+
+
+def told(outcome: tuple[str, Any] | None) -> str:
+    """An outcome as the end of a sentence."""
     if outcome is None:
         return "did not exist"
     status, value = outcome

@@ -27,11 +27,11 @@ from holdfast.testing.explorer.oracle import Oracle
 from holdfast.testing.explorer.report import Report
 from holdfast.testing.explorer.tape import Tape, parse
 from holdfast.testing.simulation import chance, fence
-from holdfast.testing.simulation.boundaries import Boundary
+from holdfast.testing.simulation.boundaries import Boundary, Ended, next_to_next
 from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
-from holdfast.testing.simulation.remembering import RememberingStore
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.remembering import RememberingStore
 from holdfast.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class Schedule(msgspec.Struct):
     findings: list[Finding]
     alike: bool
     outcome: outcome.Outcome
-    next_to_next: set[int] = set()
-    """Boundaries after which a fault is the same as one before the next."""
+    ended: Ended = {}
 
 
 class Explorer:
@@ -204,8 +203,20 @@ class Explorer:
         report.schedules = 1
         report.boundaries = len(schedule.boundaries)
         report.labels = dict(Counter(_kind_of(b.label) for b in schedule.boundaries))
-        status = schedule.outcome.get(f"run {RUN_ID}")
-        report.outcome = "never began" if status is None else f"was {status[0]}"
+        ended = schedule.outcome.get(f"run {RUN_ID}")
+        report.outcome = "never began" if ended is None else outcome.ending(ended)
+        if ended is not None and outcome.is_mismatch(ended):
+            schedule.findings.append(
+                Finding(
+                    kind=Kind.DIFFERS,
+                    subject=f"run {RUN_ID}",
+                    what=f"even without a fault the run {outcome.told(ended)}",
+                    where="without any fault",
+                    advice="a body that waits for long is left, and run again from its start, as after a crash: there "
+                    "it made other calls than before. Do not let them depend on the clock, on chance or on globals",
+                    tape=str(schedule.tape),
+                )
+            )
         _merge(report, schedule)
 
     def _search(self, first: Schedule, depth: int) -> Iterator[Schedule]:
@@ -213,8 +224,9 @@ class Explorer:
         for _ in range(depth):
             deeper: list[Schedule] = []
             for schedule in level:
+                adjacent = next_to_next(schedule.boundaries, schedule.ended)
                 for tape in _one_more_fault(schedule):
-                    if self._is_repetition(schedule, tape):
+                    if self._is_repetition(schedule, tape, adjacent):
                         yield Schedule(tape, [], [], True, {})
                         continue
                     found = self.run(tape)
@@ -224,14 +236,14 @@ class Explorer:
             level = deeper
 
     @staticmethod
-    def _is_repetition(schedule: Schedule, tape: Tape) -> bool:
+    def _is_repetition(schedule: Schedule, tape: Tape, adjacent: set[int]) -> bool:
         """Whether it is another that is tried as well: a fault after a boundary may be the same as one before the next.
         Of the two the one that is nearer to an effect is tried, because that is easier to understand."""
         number, chosen = tape.faults[-1]
         outcome, met = Outcome(chosen), schedule.boundaries
-        if outcome.before is not None and number in schedule.next_to_next and met[number].is_write:
+        if outcome.before is not None and number in adjacent and met[number].is_write:
             return outcome.before in met[number + 1].possible
-        if outcome.after is not None and number - 1 in schedule.next_to_next and not met[number - 1].is_write:
+        if outcome.after is not None and number - 1 in adjacent and not met[number - 1].is_write:
             return outcome.after in met[number - 1].possible
         return False
 
@@ -343,7 +355,7 @@ class Explorer:
             finding.tape = str(tape)
             finding.where = "; ".join(f"{timeline.describe(b)}: {b.outcome}" for b in faults) or "without any fault"
             finding.timeline = timeline.tell(world.boundaries)
-        return Schedule(tape, world.boundaries, findings, world.alike, ended, world.acts.next_to_next())
+        return Schedule(tape, world.boundaries, findings, world.alike, ended, world.acts.ended)
 
     def _is_comparable(self, world: World) -> bool:
         """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""

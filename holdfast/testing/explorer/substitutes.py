@@ -77,9 +77,8 @@ def put(original: Any, substitute: Callable[..., Any]) -> Iterator[None]:
         _put_into_node(original, substitute, undo)
     else:
         for owner in _owners(original):
-            for name, value in list(vars(owner).items()):
-                if value is original:
-                    _set(owner, name, substitute, undo)
+            for name in [name for name, value in list(vars(owner).items()) if value is original]:
+                _set(owner, name, substitute, undo)
     try:
         yield
     finally:

@@ -30,6 +30,8 @@ from holdfast.worker.threads import ThreadBodies
 
 R = TypeVar("R")
 Done = Callable[[Any, BaseException | None], None]
+_OWN = "holdfast.worker.handlers."
+"""Where bodies come from that are the engine's own (sleeping, waiting for a child) and nobody's effect."""
 _BINDERS: dict[str, Binder] = {}
 """Of handlers as they are registered; a watched one binds like the plain one, in every process of every schedule."""
 
@@ -228,7 +230,7 @@ class WatchedExecutor(LocalExecutor):
 
     def start(self, attempt: Attempt) -> None:
         handler = attempt.handler
-        if not handler.name.startswith("holdfast."):
+        if not getattr(handler.fn, "__module__", "").startswith(_OWN):
             if handler.name not in _BINDERS or _BINDERS[handler.name].handler is not handler:
                 _BINDERS[handler.name] = Binder(handler)
             attempt.handler = self._watched(attempt, handler)
@@ -277,7 +279,7 @@ class WatchedExecutor(LocalExecutor):
 def _survives(handler: Handler, result: R) -> R:
     """A result must be the same after it was stored; production trusts it, a simulation looks."""
     stored = encode(result, handler.returns, what="result")
-    again = _stored_again(handler.returns, stored)
+    again = encode(decoder(handler.returns)(stored), handler.returns, what="result")
     if again != stored:
         raise NotSerialisable(
             f"the result of {handler.name} is not the same after it was stored and read: {stored[:80]!r} became "

@@ -8,7 +8,7 @@ Invariants: boundaries are numbered in the order in which they are met, so that 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -41,6 +41,22 @@ class Boundary(msgspec.Struct):
     """How often its process had touched the rest of the world before."""
 
 
+Ended = dict[int, tuple[int, int]]
+"""Acts that went well: how many boundaries had been met, and contacts made, when each was over."""
+
+
+def next_to_next(met: Sequence[Boundary], ended: Ended) -> set[int]:
+    """Boundaries after which a fault is the same as one before the next: nothing was met in between, no time passed,
+    and the process neither asked nor told anybody anything."""
+    return {
+        one.number
+        for one, other in pairwise(met)
+        if one.process == other.process
+        and one.instant == other.instant
+        and ended.get(one.number) == (other.number, other.contacts)
+    }
+
+
 class Fate(Protocol):
     """Who carries out what a boundary does to its process."""
 
@@ -56,22 +72,10 @@ class Boundaries:
 
     def __init__(self, tape: Callable[[int], int], clock: VirtualClock, fate: Fate) -> None:
         self.met: list[Boundary] = []
-        self._ended: dict[int, tuple[int, int]] = {}
-        """Acts that went well: how many boundaries had been met, and contacts made, when each was over."""
+        self.ended: Ended = {}
         self._tape = tape
         self._clock = clock
         self._fate = fate
-
-    def next_to_next(self) -> set[int]:
-        """Boundaries after which a fault is the same as one before the next: nothing was met in between, no time
-        passed, and the process neither asked nor told anybody anything."""
-        return {
-            one.number
-            for one, other in pairwise(self.met)
-            if one.process == other.process
-            and one.instant == other.instant
-            and self._ended.get(one.number) == (other.number, other.contacts)
-        }
 
     def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
         """A write to the store, in a callback that can run again."""
@@ -84,7 +88,7 @@ class Boundaries:
         if outcome is Outcome.OK:
             number = len(self.met) - 1
             result = self._apply(process, verb, about, apply)
-            self._ended[number] = (number + 1, process.store.contacts)
+            self.ended[number] = (number + 1, process.store.contacts)
             return result
         result = self._apply(process, verb, about, apply) if outcome.applied else None  # type: ignore[assignment]
         if outcome.dies:
@@ -107,7 +111,7 @@ class Boundaries:
         if outcome is Outcome.OK:
             number = len(self.met) - 1
             result = await apply()
-            self._ended[number] = (len(self.met), process.store.contacts)
+            self.ended[number] = (len(self.met), process.store.contacts)
             return result
         if outcome is Outcome.DIE_BEFORE:
             self._fate.kill(process)
@@ -131,7 +135,7 @@ class Boundaries:
         if outcome is Outcome.OK:
             number = len(self.met) - 1
             result = apply()
-            self._ended[number] = (len(self.met), process.store.contacts)
+            self.ended[number] = (len(self.met), process.store.contacts)
             return result
         if outcome is Outcome.DIE_BEFORE:
             self._fate.kill(process)

@@ -16,19 +16,18 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, NoReturn
 
+import msgspec
+
 from holdfast.testing.simulation.clock import VirtualClock
 
 
-class Handle:
+class Handle(msgspec.Struct, eq=False):
     """A callback that waits for its turn. (asyncio's own would do; this one costs half, fifty times a schedule.)"""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context if context is not None else copy_context()
-        self.is_cancelled = False
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -37,19 +36,13 @@ class Handle:
         return self.is_cancelled
 
 
-class TimerHandle(Handle):
+class TimerHandle(Handle, eq=False):
     """The same, with a time."""
 
-    __slots__ = ("_when",)
-
-    def __init__(
-        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
-    ) -> None:
-        super().__init__(callback, args, context)
-        self._when = when
+    due: float = 0.0
 
     def when(self) -> float:
-        return self._when
+        return self.due
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -80,7 +73,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # the library's signature cannot be written with Callable[..., object]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, context)
+        handle = Handle(callback, args, copy_context() if context is None else context)
         if not self.closed:
             self.ready.append(handle)
         return handle
@@ -95,7 +88,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]  # as above
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> TimerHandle:
-        handle = TimerHandle(when, callback, args, context)
+        handle = TimerHandle(callback, args, copy_context() if context is None else context, due=when)
         if not self.closed:
             heapq.heappush(self._timers, (when, next(self._order), handle))
         return handle

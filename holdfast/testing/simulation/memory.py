@@ -1,7 +1,7 @@
 """Memory: the database of a world, in memory, with a few looks at it that no engine needs.
 
-Owns: beginning again with an empty database, or one that was kept, at little cost, and reading all rows of a run as they
-lie there.
+Owns: beginning again with an empty database, or with what was in it before, at little cost, and reading all rows of a
+run as they lie there.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ class MemoryStore(SqliteStore):
             self._copying[f"SELECT * FROM {table}"] = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"  # noqa: S608 - names of ours
 
     def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows of any statement."""
+        """All rows that any statement reads."""
         return self._asking.execute(sql, bindings).fetchall()
+
+    def alter(self, sql: str, bindings: tuple[Any, ...] = ()) -> None:
+        """Write what no engine would."""
+        self._asking.execute(sql, bindings)
 
     def write(self, verb: str, *args: Any) -> Any:
         """A verb of the store that writes."""

@@ -6,7 +6,8 @@ Never: knows what any verb does. What a database answers follows from what was w
 nothing else. So a schedule that begins like an earlier one is given the answers of that one, and SQLite is only asked
 what it was not asked before.
 Invariants: whatever is written or asked is compared in full with what was remembered, so that a body which is not the
-same each time simply leaves the remembered way.
+same each time simply leaves the remembered way. What was handed over is kept: nobody changes a commit once it is
+written.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RememberingStore(MemoryStore):
 
     @property
     def notes(self) -> dict[Any, Any]:
-        """For whoever concludes something from everything that was written so far: it holds whenever that was written."""
+        """For whoever concludes something from all that was written so far: it holds whenever just that was written."""
         return self._place.notes
 
     def clear(self) -> None:

@@ -187,7 +187,7 @@ class World:
             self.livelock = True
             self._awake += 1
             return
-        ready = process.loop.ready
+        ready, age = process.loop.ready, self._awake
         asyncio._set_running_loop(process.loop)
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -199,7 +199,7 @@ class World:
                 ready.appendleft(handle)
             except PowerCut:
                 pass
-            if process.hangs_until is not None or not process.alive:
+            if self._awake != age and not process.runs:
                 return
 
     def _supervise(self) -> bool:
