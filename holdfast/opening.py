@@ -71,7 +71,7 @@ async def open_engine(
         threads=settings.threads, processes=settings.processes, grace_seconds=settings.grace_seconds
     )
     engine = Engine(SqliteStore(chosen), executor, database=database_path(chosen), settings=settings)
-    await engine.open()
+    await engine.open(takes_over=recover)
     try:
         if recover:
             await engine.recovery.sweep()

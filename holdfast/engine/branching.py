@@ -155,7 +155,8 @@ class Branching:
         current.head_hash, current.seq = row.head_hash, row.last_seq
         draft, base = Draft(current, self._engine.clock.now()), plan.base(row.run_no, row.run_id)
         request = branches.REQUESTS[kind]
-        branches.leave(draft, base, request(plan.opening.target, plan.branch.branch, None, plan.asked.actor))
+        asked = request(plan.opening.target, plan.branch.branch, None, plan.asked.actor)
+        branches.leave(draft, base, asked, same_keys=plan.branch.key_epoch == current.fold.key_epoch)
         branches.begin(draft, base, plan.opening, plan.branch, plan.asked.edits)
         return draft
 

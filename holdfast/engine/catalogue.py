@@ -22,6 +22,7 @@ from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTrans
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
 from holdfast.model.state import RunState
+from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules import branches, catalogue, nodes, runs
 from holdfast.rules.catalogue import Finding, NothingStable
 from holdfast.rules.draft import Draft
@@ -67,6 +68,8 @@ class Catalogue:
         self._refuse_if_owned(row)
         found = self._examine(row, reverify)
         if found is None:
+            if row.status not in RUN_TERMINAL:
+                await engine.recovery.go_on_with(row)
             return Recovered(False, what="its rows and its journal agree")
         outcome = await engine.inbox.request(row.run_id, "recover", Wish(reverify, actor))
         await engine.recovery.go_on_with(row)

@@ -84,6 +84,7 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers: dict[str, Handler | None] = {}
         self._flushing: set[int] = set()
+        self._offers: builtins.list[str] = []
         self._others_wrote = False
         self._next_sweep = 0.0
         self._next_dead = 0.0
@@ -98,8 +99,10 @@ class Engine:
 
     # --- life ----------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Open the store and begin to live; nothing is claimed yet."""
+    async def open(self, *, takes_over: bool = True) -> None:
+        """Open the store and begin to live; nothing is claimed yet. Only an engine that `takes_over` what others left
+        says which workflows it has: another one is asked to do nothing but its own."""
+        self._offers = handlers.workflow_names() if takes_over else []
         self.loop = asyncio.get_running_loop()
         self.store.open()
         try:
@@ -110,7 +113,7 @@ class Engine:
             self.catalogue = Catalogue(self)
             self.recovery = Recovery(self)
             self.lease.take_lock()
-            row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
+            row = self.lease.row(msgspec.json.encode(self._offers))
             await self.committer.call(self.store.register_engine, row)
         except BaseException:
             self.store.close()
@@ -380,7 +383,7 @@ class Engine:
         """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
         old = self.lease.engine
         self.lease.renew_identity()
-        row = self.lease.row(msgspec.json.encode(handlers.workflow_names()))
+        row = self.lease.row(msgspec.json.encode(self._offers))
         await self.committer.insist(self.store.register_engine, row)
         await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
         self._leave_lost()

@@ -100,12 +100,14 @@ class Preview(msgspec.Struct, omit_defaults=True):
 # --- the commit ------------------------------------------------------------------------------------------------
 
 
-def leave(d: Draft, base: RunState, request: Any) -> None:
-    """The last events of the old branch: what the new one does not take over is closed as superseded."""
+def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
+    """The last events of the old branch: what the new one does not take over is closed as superseded. With the same
+    keys whoever runs again asks for the same children, so those go on."""
     state = d.state
     for wait in list(state.waits.values()):
         if base.waits.get(wait.wait_id) != wait:
-            scopes.close_silently(d, wait.wait_id, state.nodes.get((wait.node, wait.path)), "superseded")
+            ns = state.nodes.get((wait.node, wait.path))
+            scopes.close_silently(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
     for timer, due_at in list(state.timers.items()):
         if base.timers.get(timer) != due_at:
             d.emit(ev.TimerCancelled(timer))

@@ -134,9 +134,13 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
     if not isinstance(target, str):
         raise Refusal("no_target", "say which node to jump to")
     found = find(target, head, plan)
-    if _has_begun(found, head):
-        return _back("jump", found, line, head)
     node, path, _ = found
+    if _has_begun(found, head):
+        opening = _back("jump", found, line, head)
+        skipped = any(_key(ns) == found and ns.status is NodeStatus.SKIPPED for ns in head.changed)
+        if skipped and len(scopes_around(plan, path)) == 1:  # it was named, so it runs, whatever its condition says
+            opening.enter = node
+        return opening
     if node not in plan.root.nodes or path != plan.root.nodes[node].path("."):
         raise Refusal("inside", f"{target} has not begun, and only nodes outside maps and loops can be jumped to")
     return _forward(node, edits, line, head, plan)

@@ -180,14 +180,16 @@ def close_waits(d: Draft, ns: NodeState, outcome: str = "cancelled") -> None:
         close_silently(d, wait_id, ns, outcome)
 
 
-def close_silently(d: Draft, wait_id: str, ns: NodeState | None = None, outcome: str = "cancelled") -> None:
+def close_silently(
+    d: Draft, wait_id: str, ns: NodeState | None = None, outcome: str = "cancelled", *, spare_child: bool = False
+) -> None:
     """Close a wait that nobody will be told about. `superseded`: the run goes on without whoever waited, and a child
-    that it waited for is not wanted any more."""
+    that it waited for is not wanted any more; unless it will be asked for again, under the same id."""
     state = d.state
     if wait_id in state.timers:
         d.emit(ev.TimerCancelled(wait_id))
     child = state.waits[wait_id].child
-    if outcome == "superseded" and child is not None and child in state.fold.children:
+    if outcome == "superseded" and child is not None and child in state.fold.children and not spare_child:
         reason = f"its parent {state.run_id} goes on from elsewhere"
         message_id = derived("m_", state.run_id, "superseded", wait_id)
         d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))

@@ -177,3 +177,20 @@ async def world_turn() -> None:
     import asyncio
 
     await asyncio.sleep(0.005)
+
+
+async def test_a_jump_to_a_node_that_was_skipped_runs_it_whatever_its_condition_says(db: Path, bodies: World) -> None:
+    @hf.workflow
+    def br_conditional(x: int):
+        a = add.named("a")(x)
+        with hf.when(a > 100):
+            b = add.named("b")(a)
+        return hf.first(b, None)
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(br_conditional, x=0)
+        assert await ended(run) is None
+        bodies.again()
+        await run.jump(to="b")
+        assert await ended(run) == 2
+        assert bodies.again() == ["b"]

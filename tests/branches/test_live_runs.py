@@ -14,7 +14,7 @@ from holdfast.model import handlers
 from holdfast.rules.branches import Asked
 from tests.branches import world
 from tests.branches.world import World, add, ended
-from tests.engine.kit import attempts, node_of, types, until_async, url
+from tests.engine.kit import attempts, node_of, types, until, until_async, url
 
 
 async def reaches(run: hf.Run[Any], status: str) -> None:
@@ -281,3 +281,32 @@ async def test_a_fork_between_a_wait_and_its_timer_takes_both_and_wakes_up(db: P
         await run.fork(at=asked)
         assert (await run.branches())[1]["cutoff_seq"] == asked + 1
         assert await ended(run) == "awake"
+
+
+async def test_a_child_goes_on_when_its_parent_will_ask_for_it_again_under_the_same_keys(db: Path) -> None:
+    go, lives = asyncio.Event(), list[str]()
+
+    @hf.node
+    async def br_child_body(x: int) -> int:
+        lives.append("child")
+        await go.wait()
+        return x + 1
+
+    @hf.workflow
+    def br_spared(x: int):
+        return br_child_body(x)
+
+    @hf.workflow
+    async def br_sparing(ctx: hf.Context, x: int) -> int:
+        lives.append("parent")
+        return int(await ctx.child(br_spared, x=x))
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(br_sparing, x=1)
+        await until(lambda: "child" in lives)
+        await run.jump(to="br_sparing", keys="inherit")
+        await until(lambda: lives.count("parent") == 2)
+        go.set()
+        assert await run.result(timeout=20) == 2
+        assert len(await engine.list(workflow="br_spared")) == 1
+    assert lives.count("child") == 1

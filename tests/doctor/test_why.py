@@ -167,6 +167,7 @@ async def _is_free(db: Path, run_id: str) -> bool:
 async def test_a_suspect_says_that_it_waits_for_its_turn_to_run_alone(ward: Path) -> None:
     harm(ward, "UPDATE run_state SET status = 'running', recoveries = 2 WHERE run_no = {asleep}")
     async with open_engine(url(ward), recover=False) as engine:
+        engine.store.register_engine(engine.lease.row(b'["ward_asleep"]'))  # as one that takes over what it finds
         found = await engine.get("asleep").why()
     assert "3 engines in a row died while it made no progress, so engine eng_" in found
     assert "runs it alone, when nothing else runs" in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import subprocess
@@ -26,6 +27,7 @@ from holdfast.testing.explorer.findings import Kind
 from holdfast.testing.explorer.tape import Tape
 from holdfast.testing.simulation import remembering
 from holdfast.testing.simulation.faults import Outcome
+from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.store import _READS, ProcessStore
 from tests.explorer import ablations, scenarios, shop
 
@@ -207,6 +209,17 @@ def test_a_node_can_be_faked() -> None:
 def test_timers_of_asyncio_take_no_time() -> None:
     report = explore(shop.timer)
     assert report.safe, report.explain()
+
+
+def test_a_schedule_leaves_no_process_behind() -> None:
+    """Attempts are hidden from the collector, and know the engine that made them: a world has to be taken apart."""
+    explorer = search.Explorer(scenarios.graph_parent, {}, None, set(), {}, None)
+    with explorer.surroundings():
+        for text in ("0/", "0/5.2", "0/5.7", "0/6.4", "0/"):
+            explorer._run(tape.parse(text))
+    gc.collect()
+    left = [found for found in gc.get_objects() if isinstance(found, Process)]
+    assert len(left) <= 1  # of the last schedule, until the next one begins
 
 
 def test_everything_is_as_it_was_afterwards() -> None:

@@ -190,9 +190,9 @@ def _branches(audit: Audit, rows: Sequence[BranchRow]) -> Iterator[Violation]:
     found = {row.branch: row for row in rows}
     for number in audit.opened.keys() | found.keys():
         wanted, row = audit.opened.get(number), found.get(number)
-        if wanted is None:
-            yield _wrong(audit, "I35", f"branch {number} has a row, and the journal knows nothing of it")
-        elif row is None:
+        if wanted is None:  # a branch that nobody refers to is harmless: a run goes on with the one that it is on
+            continue
+        if row is None:
             yield _wrong(audit, "I35", f"branch {number} has no row")
         elif row[2:6] != (wanted.parent, wanted.cutoff_seq, wanted.key_epoch, wanted.reason):
             yield _wrong(audit, "I35", f"branch {number} is not the one that the journal opened")

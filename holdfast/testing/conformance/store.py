@@ -664,6 +664,11 @@ class StoreConformance(Suite):
         assert second >= first + 3
         assert third >= second + 1
 
+    def test_run_numbers_begin_behind_the_runs_that_are_there(self, store: Store) -> None:
+        far = store.reserve_run_numbers(1) + 1000
+        assert refusals(store, creation(far)) == [None]  # as a restored or merged database may have it
+        assert store.reserve_run_numbers(1) > far
+
     # --- side by side ---
 
     def test_readers_see_a_group_whole_or_not_at_all(self, store: Store) -> None:

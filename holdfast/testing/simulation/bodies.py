@@ -222,6 +222,8 @@ class WatchedExecutor(LocalExecutor):
         self.watcher = watcher
         self.blocking = BlockingCalls()
         self._threads = cast(ThreadBodies, self.blocking)  # the same two calls, without threads
+        self._unwatched: list[tuple[Attempt, Handler]] = []
+        """Attempts, and the handlers that they came with."""
 
     @staticmethod
     def of(ctx: Context) -> WatchedExecutor:
@@ -233,11 +235,19 @@ class WatchedExecutor(LocalExecutor):
         if not getattr(handler.fn, "__module__", "").startswith(_OWN):
             if handler.name not in _BINDERS or _BINDERS[handler.name].handler is not handler:
                 _BINDERS[handler.name] = Binder(handler)
+            self._unwatched.append((attempt, handler))
             attempt.handler = self._watched(attempt, handler)
         super().start(attempt)
         body = self._live.get(attempt.key)
         if body is not None and body.task is not None:
             self.blocking.loop.tasks.append(body.task)
+
+    def dispose(self) -> None:
+        """Nothing of it runs any more."""
+        self.blocking.end_fibers()
+        self._live.clear()
+        for attempt, handler in self._unwatched:
+            attempt.handler = handler
 
     def _binder(self, handler: Handler) -> Binder:
         if handler.name not in _BINDERS:  # one of the engine's own

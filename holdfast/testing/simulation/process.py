@@ -108,7 +108,8 @@ class Process:
             thawed.set_result(None)
 
     def dispose(self) -> None:
-        """The schedule is over. Coroutines are closed here and now, so that no `finally` of theirs runs later."""
+        """The schedule is over. Coroutines are closed here and now, so that no `finally` of theirs runs later. And what
+        knows each other is taken apart: the collector does not see attempts, and would never free it."""
         self.cut()
         for task in self.loop.tasks:
             if task.done():
@@ -117,7 +118,8 @@ class Process:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with contextlib.suppress(BaseException):
                     task.get_coro().close()
-        self.executor.blocking.end_fibers()
+        self.executor.dispose()
+        vars(self.engine).clear()
 
     def _refuse(self, what: str) -> Exception:
         self.world.unsuitable(what)
@@ -144,7 +146,7 @@ class SimulatedEngine(Engine):
         return self.writer
 
     def _begin_background(self) -> None:
-        pass
+        vars(self.engine).clear()
 
 
 class SharedVersions(Versions):

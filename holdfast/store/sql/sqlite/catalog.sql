@@ -2,7 +2,9 @@
 
 -- name: take_run_numbers
 -- The end of a range of run numbers that nobody else gets.
-UPDATE store_meta SET next_run_no = next_run_no + ? WHERE only = 1 RETURNING next_run_no;
+UPDATE store_meta
+SET next_run_no = max(next_run_no, coalesce((SELECT max(run_no) FROM run_state), 0) + 1) + ?
+WHERE only = 1 RETURNING next_run_no;
 
 -- name: version_of_hash
 -- The number that this definition has already.
