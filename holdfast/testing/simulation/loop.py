@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is not None:
+        if error is not None and not self.closed:  # of a dead process nobody waits for anything any more
             raise error
 
     async def shutdown_asyncgens(self) -> None:

@@ -146,7 +146,7 @@ class SimulatedEngine(Engine):
         return self.writer
 
     def _begin_background(self) -> None:
-        vars(self.engine).clear()
+        pass
 
 
 class SharedVersions(Versions):
