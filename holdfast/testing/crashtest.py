@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import inputs, output
-from holdfast.cli.options import Json, Quiet
+from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target
 from holdfast.model.errors import UsageError
 from holdfast.testing.explorer import substitutes
 from holdfast.testing.explorer.report import Report
@@ -24,18 +24,9 @@ _EVERY_SECONDS = 0.2
 
 
 def command(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE.py:NAME", help="The workflow; NAME may be left out if it is the only one.")
-    ],
-    given: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Inputs by name, as one JSON object.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="One input; the value is JSON or text.", show_default=False
-        ),
-    ] = None,
+    target: Target,
+    given: GivenInput = None,
+    assignments: InputAssignments = None,
     effects: Annotated[
         list[str] | None,
         typer.Option(

@@ -112,3 +112,8 @@ def test_the_examples_survive_every_crash_and_repeat_nothing_that_matters(argume
     command = [sys.executable, "-m", "holdfast", "crashtest", str(EXAMPLES / target), *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_tape_of_a_boundary_that_is_not_there_is_wrong_usage(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:unsafe", "--replay", "0/999.2"]) == 2
+    assert "boundary 999 was not reached" in capsys.readouterr().err

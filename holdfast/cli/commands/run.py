@@ -12,7 +12,7 @@ from holdfast.cli import detaching, inputs, output, settings
 from holdfast.cli.crowds import UNFINISHED
 from holdfast.cli.driving import drive
 from holdfast.cli.logs import show_logs
-from holdfast.cli.options import Db, GraceSeconds, Json, LeaseSeconds, Quiet
+from holdfast.cli.options import Db, GivenInput, GraceSeconds, InputAssignments, Json, LeaseSeconds, Quiet, Target
 from holdfast.cli.reporting import report
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
@@ -26,18 +26,9 @@ COUNTED_MAX = 1_000
 
 
 def command(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE.py:NAME", help="The workflow; NAME may be left out if it is the only one.")
-    ],
-    given: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Inputs by name, as one JSON object.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="One input; the value is JSON or text.", show_default=False
-        ),
-    ] = None,
+    target: Target,
+    given: GivenInput = None,
+    assignments: InputAssignments = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Your own id. The same id with the same input is the same run.")
     ] = None,

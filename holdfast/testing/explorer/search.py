@@ -158,7 +158,7 @@ class Explorer:
             first = self._undisturbed(Tape(seed=seed if wanted is None else wanted.seed))
             self._describe(report, first)
             if report.suitable and not (stop_at_first and report.findings):
-                schedules = self._search(first, depth) if wanted is None else iter([self.run(wanted)])
+                schedules = self._search(first, depth) if wanted is None else iter([self._replayed(wanted)])
                 self._take(schedules, report, schedules_max, stop_at_first, progress)
             for finding in report.findings:
                 shrink.shorten(finding, self.run)
@@ -218,6 +218,14 @@ class Explorer:
                 )
             )
         _merge(report, schedule)
+
+    def _replayed(self, tape: Tape) -> Schedule:
+        schedule = self.run(tape)
+        beyond = [boundary for boundary, _ in tape.faults if boundary >= len(schedule.boundaries)]
+        if beyond:
+            there = len(schedule.boundaries)
+            raise UsageError(f"tape {tape}: boundary {beyond[0]} was not reached; this run has {there}, from 0")
+        return schedule
 
     def _search(self, first: Schedule, depth: int) -> Iterator[Schedule]:
         level = [first]
