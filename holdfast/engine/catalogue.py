@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.engine import rows
 from holdfast.engine.history import History
+from holdfast.engine.inbox import message_rows
 from holdfast.engine.reads import find_run
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, Refused
@@ -182,6 +183,7 @@ class Catalogue:
         commit.change = rows.run_change(base, None)
         journal = [*history.entries, *draft.entries]
         commit.waits, commit.timers = _all_waits(base, journal), _all_timers(base, journal)
+        commit.messages = message_rows(engine.store, draft, {})  # a parent that was told already is not told again
         return commit, Recovered(True, finding.case, finding.what, branch.branch, opening.cutoff_seq)
 
 

@@ -335,6 +335,10 @@ class WaitClosed(_Event, frozen=True):
     actor: str = ""
 
 
+UNANSWERED: Final = frozenset({"superseded", "cancelled"})
+"""Outcomes of a wait that ended without an answer."""
+
+
 class TimerSet(_Event, frozen=True):
     timer: str
     due_at: int

@@ -390,7 +390,7 @@ def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
     if e.outcome == "superseded" and wait.child is not None:
         state.fold.children = {c: w for c, w in state.fold.children.items() if c != wait.child}
         state.fold_changed = True
-    if e.outcome not in {"superseded", "cancelled"}:
+    if e.outcome not in ev.UNANSWERED:
         state.recoveries = 0
 
 

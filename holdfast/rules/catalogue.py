@@ -29,9 +29,6 @@ from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules.branches import REQUESTS, Opening
 from holdfast.rules.cutting import TERMINAL
 
-ANSWERED = frozenset({"superseded", "cancelled"})
-"""Ways in which a wait ends without an answer."""
-
 
 class Finding(msgspec.Struct):
     """A case of the catalogue, and how the run goes on."""
@@ -94,7 +91,7 @@ def _stale(case: str, what: str, line: Sequence[ev.Entry]) -> Finding:
     """The later of the last completion and the last answer: nobody is asked twice."""
     for entry in reversed(line):
         e = entry.event
-        if type(e) is ev.NodeCompleted or (type(e) is ev.WaitClosed and e.outcome not in ANSWERED):
+        if type(e) is ev.NodeCompleted or (type(e) is ev.WaitClosed and e.outcome not in ev.UNANSWERED):
             return Finding(case, what, _cut(entry))
     raise NothingStable
 

@@ -127,7 +127,7 @@ def _is(*kinds: type[Any]) -> Callable[[ev.Entry], bool]:
 
 
 def _answers(entry: ev.Entry) -> bool:
-    return type(entry.event) is ev.WaitClosed and entry.event.outcome not in ("cancelled", "superseded")
+    return type(entry.event) is ev.WaitClosed and entry.event.outcome not in ev.UNANSWERED
 
 
 def _a1(p: _Patient, *, answer_only: bool = False) -> None:

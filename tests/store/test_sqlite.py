@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
 from holdfast.store import migrate as migrate_module
-from holdfast.store.api import EngineRow
+from holdfast.store.api import OPENS_BRANCH, EngineRow
 from holdfast.store.migrate import Migration, migrate, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
@@ -657,3 +657,9 @@ def test_values_come_back_as_they_were(store: SqliteStore) -> None:
     assert store.run(odd) == row
     assert store.resolve_run_id(odd[:8]) == [odd]
     assert store.nodes_under(no, [odd], f".{odd}.", 1) == nodes
+
+
+@pytest.mark.parametrize("statement", ["close_inbox", "suspect_message_of_end"])
+def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(statement: str) -> None:
+    listed = load("sqlite")[statement].rpartition("kind NOT IN (")[2].partition(")")[0]
+    assert {kind.strip().strip("'") for kind in listed.split(",")} == OPENS_BRANCH
