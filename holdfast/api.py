@@ -11,7 +11,6 @@ from holdfast.authoring.graph import (
     routes,
     size,
     skipped,
-    sleep,
     some,
     text,
     var,
@@ -20,11 +19,13 @@ from holdfast.authoring.graph import (
 from holdfast.authoring.nodes import Node, node
 from holdfast.authoring.scopes import loop, map
 from holdfast.authoring.tickets import goto, ticket
+from holdfast.authoring.waiting import ask, pend, receive, sleep
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
 from holdfast.model.errors import (
     ChildFailed,
+    DeadlinePassed,
     DefinitionError,
     Fail,
     HoldfastError,
@@ -33,6 +34,7 @@ from holdfast.model.errors import (
     MissingCode,
     NotYetApplied,
     OutcomeUnknown,
+    Pended,
     Refused,
     RunCancelled,
     RunExists,
@@ -48,15 +50,19 @@ from holdfast.model.errors import (
 )
 from holdfast.model.failed import Failed
 from holdfast.model.policies import Retry
+from holdfast.model.questions import Escalate
 from holdfast.opening import open_engine as open
 from holdfast.opening import run
 from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.racing import Won
 
 __all__ = [
     "ChildFailed",
     "Context",
+    "DeadlinePassed",
     "DefinitionError",
     "Engine",
+    "Escalate",
     "Fail",
     "Failed",
     "HoldfastError",
@@ -66,6 +72,7 @@ __all__ = [
     "Node",
     "NotYetApplied",
     "OutcomeUnknown",
+    "Pended",
     "Refused",
     "Retry",
     "Run",
@@ -81,8 +88,10 @@ __all__ = [
     "TraceError",
     "UnknownRun",
     "UsageError",
+    "Won",
     "Workflow",
     "any_of",
+    "ask",
     "contains",
     "failed",
     "first",
@@ -92,7 +101,9 @@ __all__ = [
     "map",
     "node",
     "open",
+    "pend",
     "phase",
+    "receive",
     "route",
     "routes",
     "run",

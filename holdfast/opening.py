@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
-from holdfast.model.errors import RunSuspended, UsageError
+from holdfast.model.errors import UsageError
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
 from holdfast.worker import handlers as _builtin_handlers
@@ -118,10 +118,5 @@ async def _run(
         engine.commit_on_loop = True
         engine.committer.wait_when_full = False
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
-        try:
-            await started.until_quiet()
-        except RunSuspended as e:
-            raise RunSuspended(
-                f"{e.message}; `holdfast resume {started.run_id}` goes on with it", e.run_id, e.waits
-            ) from None
+        await started.until_quiet()
         return await started.result()

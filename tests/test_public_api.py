@@ -10,8 +10,10 @@ import holdfast as hf
 EXPORTED = [
     "ChildFailed",
     "Context",
+    "DeadlinePassed",
     "DefinitionError",
     "Engine",
+    "Escalate",
     "Fail",
     "Failed",
     "HoldfastError",
@@ -21,6 +23,7 @@ EXPORTED = [
     "Node",
     "NotYetApplied",
     "OutcomeUnknown",
+    "Pended",
     "Refused",
     "Retry",
     "Run",
@@ -36,8 +39,10 @@ EXPORTED = [
     "TraceError",
     "UnknownRun",
     "UsageError",
+    "Won",
     "Workflow",
     "any_of",
+    "ask",
     "contains",
     "failed",
     "first",
@@ -47,7 +52,9 @@ EXPORTED = [
     "map",
     "node",
     "open",
+    "pend",
     "phase",
+    "receive",
     "route",
     "routes",
     "run",
@@ -64,6 +71,7 @@ EXPORTED = [
 
 FUNCTIONS = {
     "any_of": "*options",
+    "ask": "question schema about assignee basket deadline default remind escalate after named",
     "contains": "whole part",
     "failed": "ref",
     "first": "*options",
@@ -71,9 +79,13 @@ FUNCTIONS = {
     "is_none": "value",
     "loop": "body start until max_visits at_limit **same_for_all",
     "map": "body over limit errors **same_for_all",
-    "node": ("fn/ name retry timeout heartbeat on_crash compensate concurrency priority inline process idempotent"),
+    "node": (
+        "fn/ name delay retry timeout heartbeat on_crash compensate concurrency priority inline process idempotent"
+    ),
     "open": "url recover lease_seconds grace_seconds idle_seconds threads processes max_recoveries",
+    "pend": "basket rerun error output ticket",
     "phase": "name after",
+    "receive": "name schema deadline default after named",
     "route": "value",
     "routes": "selected",
     "run": "workflow/ run_id priority timeout db **inputs",
@@ -96,7 +108,9 @@ METHODS: dict[str, dict[str, str]] = {
         "start": "workflow/ run_id priority timeout persistence **inputs",
         "get": "run_id",
         "list": "status workflow limit",
-        "resume": "run_id actor",
+        "resume": "run_id wait path vars actor",
+        "asked": "basket assignee limit",
+        "baskets": "",
     },
     "Run": {
         "status": "",
@@ -106,6 +120,11 @@ METHODS: dict[str, dict[str, str]] = {
         "follow": "after",
         "show": "branch",
         "waits": "",
+        "respond": "wait_id value actor",
+        "signal": "name payload id",
+        "pause": "reason actor",
+        "resume": "wait path vars actor",
+        "reassign": "wait_id assignee basket actor",
         "cancel": "reason actor",
         "fork": "at edits as_run branch keys actor",
         "jump": "to edits keys actor",
@@ -119,6 +138,10 @@ METHODS: dict[str, dict[str, str]] = {
         "map": "fn items limit **kwargs",
         "child": "workflow/ run_id detached **inputs",
         "sleep": "duration",
+        "ask": "question schema about **options",
+        "receive": "name schema deadline default",
+        "signal": "run name payload id",
+        "race": "*calls",
         "now": "",
         "uuid": "",
         "random": "",
@@ -127,8 +150,8 @@ METHODS: dict[str, dict[str, str]] = {
         "progress": "done total message",
         "heartbeat": "",
     },
-    "Node": {"named": "node_id", "after": "*refs"},
-    "Workflow": {"named": "node_id", "after": "*refs"},
+    "Node": {"named": "node_id", "after": "*refs", "delayed": "duration"},
+    "Workflow": {"named": "node_id", "after": "*refs", "delayed": "duration"},
 }
 
 CONTEXT_PROPERTIES = [
@@ -144,9 +167,11 @@ CONTEXT_PROPERTIES = [
     "vars",
     "visit",
 ]
+ASK_OPTIONS = ["assignee", "basket", "deadline", "default", "remind", "escalate"]
 RETRY_FIELDS = ["attempts", "backoff", "factor", "max_delay", "jitter", "on", "never"]
 ERROR_CODES = {
     "ChildFailed": "child_failed",
+    "DeadlinePassed": "deadline_passed",
     "DefinitionError": "invalid_definition",
     "Fail": "fail",
     "InvalidInput": "invalid_input",
@@ -205,13 +230,23 @@ def test_methods_keep_their_parameters(owner: str, method: str) -> None:
     assert parameters(getattr(getattr(hf, owner), method), bound=True) == METHODS[owner][method]
 
 
+ASYNC_ONLY = {"race"}
+"""Calls that a sync body cannot make."""
+
+
 def test_a_sync_body_has_the_same_calls_as_an_async_one() -> None:
     def offered(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert offered(hf.Context) == offered(hf.SyncContext) == {*METHODS["Context"], *CONTEXT_PROPERTIES}
-    for method, expected in METHODS["Context"].items():
-        assert parameters(getattr(hf.SyncContext, method), bound=True) == expected
+    assert offered(hf.Context) == {*METHODS["Context"], *CONTEXT_PROPERTIES}
+    assert offered(hf.SyncContext) == offered(hf.Context) - ASYNC_ONLY
+    for method in METHODS["Context"].keys() - ASYNC_ONLY:
+        assert parameters(getattr(hf.SyncContext, method), bound=True) == METHODS["Context"][method]
+
+
+def test_a_question_keeps_its_options() -> None:
+    options = inspect.signature(hf.Context.ask, eval_str=True).parameters["options"].annotation
+    assert list(options.__args__[0].__annotations__) == ASK_OPTIONS
 
 
 def test_a_retry_keeps_its_fields() -> None:
@@ -222,6 +257,6 @@ def test_errors_keep_their_codes_and_their_one_root() -> None:
     errors = {n: getattr(hf, n) for n in EXPORTED if isinstance(getattr(hf, n), type)}
     errors = {n: kind for n, kind in errors.items() if issubclass(kind, BaseException)}
     leaving = {n for n, kind in errors.items() if not issubclass(kind, hf.HoldfastError)}
-    assert leaving == {"Suspended", "TicketRaised"}
+    assert leaving == {"Pended", "Suspended", "TicketRaised"}
     assert {n: kind.code for n, kind in errors.items() if n not in {"HoldfastError", *leaving}} == ERROR_CODES
     assert not issubclass(hf.Suspended, Exception), "a body's `except Exception` must not swallow being left"

@@ -1,23 +1,20 @@
-"""Graph: what a workflow function writes between its node calls: conditions, routes, phases, choices, sleep.
+"""Graph: what a workflow function writes between its node calls: conditions, routes, phases, choices.
 
 Owns: `when`, `route`, `routes`, `phase`, `first`, `some`, `any_of`, `skipped`, `failed`, `size`, `contains`, `is_none`,
-`text`, `var`, `sleep`. All of them build data while the function is traced and mean nothing elsewhere.
-Never: maps and loops (see scopes.py).
+`text`, `var`. All of them build data while the function is traced and mean nothing elsewhere.
+Never: maps and loops (see scopes.py), nodes that wait (see waiting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.authoring import tracing
-from holdfast.authoring.nodes import Duration
 from holdfast.authoring.refs import Ref, build, expression, trace_error, type_of
 from holdfast.model.definition import Phase
-from holdfast.model.errors import HoldfastError
 from holdfast.model.expressions import Expr, chain
-from holdfast.model.policies import seconds
 from holdfast.model.validation import name_problem
 from holdfast.model.values import union_members
 
@@ -237,27 +234,6 @@ def text(template: str, *values: Any) -> str:
 def var(name: str) -> Any:
     """A variable that the workflow declares: `with hf.when(hf.var("verified")): …`"""
     return tracing.required("hf.var", "ctx.vars").variable(name)
-
-
-def sleep(duration: Duration | Any, *, after: Any = ()) -> Any:
-    """A node that waits durably: seconds, a timedelta, text such as "2h", or a reference to seconds.
-
-    It waits from when `after` (a reference, or a list of them) is settled; order others behind it with
-    `node.after(nap)(…)`.
-    """
-    trace = tracing.required("hf.sleep", "ctx.sleep")
-    if isinstance(duration, Ref):
-        amount = trace.expr(duration, what="hf.sleep")
-    else:
-        try:
-            amount = seconds(duration)
-        except HoldfastError as e:
-            raise trace_error(f"hf.sleep: {e.message}") from None
-        if not 0 <= amount < float("inf"):
-            raise trace_error(f"hf.sleep: {duration!r} is not a time to wait")
-    before: Sequence[Any] = after if isinstance(after, list | tuple) else (after,)
-    node_id = trace.new_id("sleep")
-    return trace.add(type(None), before, id=node_id, uses="holdfast.sleep", args={"seconds": amount})
 
 
 def _some(options: tuple[Any, ...], n: int, what: str) -> Any:

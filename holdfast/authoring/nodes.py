@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import msgspec
 
 from holdfast.authoring import code, signatures, tracing
-from holdfast.authoring.placed import Placed
+from holdfast.authoring.placed import Placed, delay_of
 from holdfast.authoring.refs import refs_in, trace_error
 from holdfast.authoring.signatures import Signature
 from holdfast.model import handlers
@@ -37,6 +37,7 @@ Duration = float | str | timedelta
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the author said about a node; see `node`."""
 
+    delay: float = 0.0
     retry: Retry | None = None
     timeout: float | None = None
     heartbeat: float | None = None
@@ -126,6 +127,7 @@ class Node(Placed, Generic[P, R]):
         if undo is not None and undo.signature.first() is None:
             raise trace_error(f"{undo.name} has no parameter for the output of {self.name} that it is to undo")
         return {
+            "delay": (options.delay if self.delay_seconds is None else self.delay_seconds) or None,
             "retry": options.retry,
             "timeout": options.timeout,
             "heartbeat": options.heartbeat,
@@ -216,6 +218,7 @@ def node(fn: Callable[P, R], /) -> Node[P, R]: ...
 def node(
     *,
     name: str | None = None,
+    delay: Duration = 0,
     retry: Retry | None = None,
     timeout: Duration | None = None,
     heartbeat: Duration | None = None,
@@ -232,6 +235,7 @@ def node(
     /,
     *,
     name: str | None = None,
+    delay: Duration = 0,
     retry: Retry | None = None,
     timeout: Duration | None = None,
     heartbeat: Duration | None = None,
@@ -247,7 +251,8 @@ def node(
 
     A sync body runs in a thread, `inline=True` right on the event loop (for quick ones), `process=True` in a child
     process (for CPU-bound ones; without ctx). `timeout` and `heartbeat` are seconds, a timedelta or text such as
-    "20s"; they and `retry` count for one attempt. `compensate` is the node that undoes this one and gets its output.
+    "20s"; they and `retry` count for one attempt. `delay` puts the first start off, durably, from when everything the
+    node needs is there. `compensate` is the node that undoes this one and gets its output.
     `on_crash` says what happens to an attempt that a crash interrupted, `idempotent` that repeating it is harmless.
     `concurrency` bounds the bodies of this function at work at once in one engine. `name` is the handler's name in
     definitions (default: `module.function`); its last part is the default id of nodes.
@@ -259,6 +264,7 @@ def node(
     if retry is not None and not isinstance(retry, Retry):
         raise UsageError(f"retry={retry!r} is not an hf.Retry")
     options = NodeOptions(
+        delay=delay_of(delay),
         retry=retry,
         timeout=None if timeout is None else seconds(timeout),
         heartbeat=None if heartbeat is None else seconds(heartbeat),

@@ -1,12 +1,18 @@
 """Placed: what may be said about a call in a graph before it is made.
 
-Owns: `x.named("id")` and `x.after(ref)`, the same for nodes and for workflows that are called as children.
+Owns: `x.named("id")`, `x.after(ref)` and `x.delayed("5m")`, the same for nodes and for workflows that are called as
+children.
 """
 
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from typing import Any, Self
+
+from holdfast.model.errors import UsageError
+from holdfast.model.policies import seconds
+from holdfast.model.problems import is_delay
 
 
 class Placed:
@@ -16,6 +22,8 @@ class Placed:
     """The id that the author gave; empty: one is made from the name."""
     after_refs: tuple[Any, ...] = ()
     """What must be settled first, without data."""
+    delay_seconds: float | None = None
+    """How long it is put off; None: as it was declared."""
 
     def named(self, node_id: str) -> Self:
         """The same under an id of its own: `charge.named("charge_again")(order)`."""
@@ -28,3 +36,18 @@ class Placed:
         configured = copy.copy(self)
         configured.after_refs = (*self.after_refs, *refs)
         return configured
+
+    def delayed(self, duration: float | str | timedelta) -> Self:
+        """The same, started that long after everything it needs is there: `remind.delayed("2d")(order)`. The delay is
+        durable, and the run costs a row meanwhile."""
+        configured = copy.copy(self)
+        configured.delay_seconds = delay_of(duration)
+        return configured
+
+
+def delay_of(duration: float | str | timedelta) -> float:
+    """The seconds of a delay."""
+    amount = seconds(duration)
+    if not is_delay(amount):
+        raise UsageError(f"delay={duration!r} is not a time that a start can be put off by: 0 to 1,000 years")
+    return amount

@@ -135,7 +135,8 @@ class Workflow(Placed, Generic[P, R]):
         flat = [part for name, expr in inputs.items() for part in (name, expr)]
         arguments = {"workflow": self.name, "inputs": ["dict", *flat]}
         arguments |= {name: trace.expr(v, what=f"{self.name}({name})") for name, v in options.items()}
-        return {"uses": "holdfast.child", "args": arguments, "returns": schema_of(self.signature.returns)}
+        returns = schema_of(self.signature.returns)
+        return {"uses": "holdfast.child", "args": arguments, "delay": self.delay_seconds or None, "returns": returns}
 
     def _add_child(self, trace: tracing.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node_id = trace.new_id(self.base_id, self.explicit_id)
@@ -345,7 +346,7 @@ def workflow(
 
     A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
     it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
-    `interval:10s`; `on_failure` is `fail`, `continue` or `compensate`; `timeout` counts wall time since the run's
+    `interval:10s`; `on_failure` is `fail`, `continue`, `compensate` or `pend:<basket>`; `timeout` counts wall time since the run's
     start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine. `tickets` maps
     the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often one node may
     be entered that way, the first time included.

@@ -14,10 +14,10 @@ import msgspec
 import typer
 
 from holdfast.cli import databases, inputs, output, reporting, settings
-from holdfast.cli.commands.resume import load, locations
 from holdfast.cli.commands.run import driven_elsewhere
 from holdfast.cli.driving import drive
 from holdfast.cli.logs import show_logs
+from holdfast.cli.recorded import load, locations
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
@@ -36,13 +36,15 @@ Assignments = Annotated[
         "--set",
         "-s",
         metavar="KEY=VALUE",
-        help="One edit: input.order.amount=10, vars.limit=3, outputs.charge=null. JSON or text.",
+        help="One edit: input.order.amount=10, vars.limit=3, outputs.charge=null, answers.WAIT=true. JSON or text.",
         show_default=False,
     ),
 ]
 GivenEdits = Annotated[
     str | None,
-    typer.Option("--edits", metavar="JSON|@FILE|-", help="Edits as one object: input, vars, outputs, version."),
+    typer.Option(
+        "--edits", metavar="JSON|@FILE|-", help="Edits as one object: input, vars, outputs, answers, version."
+    ),
 ]
 Keys = Annotated[str, typer.Option("--keys", metavar="renew|inherit", help="Idempotency keys of what runs again.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be reused and what runs again; do nothing.")]
@@ -178,6 +180,10 @@ async def _preview(url: str, row: RunRow, wish: Wish, edits: dict[str, Any], jso
     output.write(f"runs again  {_listed(shown.runs_again) or 'nothing that ran before'}")
     if shown.given:
         output.write(f"given       {_listed(shown.given)}")
+    if shown.answered:
+        output.write(f"answered    {_listed(shown.answered)}")
+    if shown.pended:
+        output.write(f"pended      {_listed(shown.pended)}")
     if shown.skipped:
         output.write(f"skipped     {_listed(shown.skipped)}")
     if shown.repeats:

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from holdfast.cli import settings
 from holdfast.engine import reads
 from holdfast.engine.leases import is_dead
-from holdfast.model.errors import UnknownRun
+from holdfast.engine.waits import Wait, wait_view
+from holdfast.model.errors import Refused, UnknownRun
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import EngineRow, RunRow, Store
+from holdfast.rules.questions import who_won
+from holdfast.store.api import AskedRow, EngineRow, RunRow, Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
 
@@ -25,6 +27,12 @@ FOLLOW_SECONDS = 0.05
 
 class NoDatabase(UnknownRun):
     """There is no database yet."""
+
+
+class UnknownWait(UnknownRun):
+    """There is no such wait in this database."""
+
+    code = "unknown_wait"
 
 
 @contextmanager
@@ -67,8 +75,39 @@ def owner(store: Store, row: RunRow) -> EngineRow | None:
     """The live engine that drives a run; None when nobody does."""
     if row.engine is None:
         return None
-    now = time.time_ns() // 1000
-    return next((e for e in store.engines() if e.engine == row.engine and not is_dead(e, now)), None)
+    return next((e for e in store.engines() if e.engine == row.engine and not is_dead(e, now())), None)
+
+
+def now() -> int:
+    """Microseconds since 1970, as the store counts them."""
+    return time.time_ns() // 1000
 
 
 find = reads.find_run
+
+
+def find_wait(store: Store, wait_id: str, run: str | None = None) -> Wait:
+    """A wait for people by its id, or by a prefix that no other open one has. Raises Refused when it is over, with who
+    was first."""
+    found = store.wait(wait_id)
+    if run is not None:
+        run_id = find(store, run).run_id
+        found = [asked for asked in found if asked.run_id == run_id]
+    if not found:
+        raise UnknownWait(
+            f"nobody waits under the id {wait_id!r}; `holdfast inbox` and `holdfast show RUN` show the ids"
+        )
+    candidates = [asked for asked in found if asked.wait.status == "open"] or found
+    if len(candidates) > 1:
+        raise UnknownWait(_not_unique(wait_id, candidates))
+    asked = candidates[0]
+    if asked.wait.status != "open":
+        won = who_won(asked.wait.wait_id, asked.wait.outcome or "", asked.wait.actor or "")
+        raise Refused(f"run {asked.run_id}: {won}", reason="closed")
+    return wait_view(asked.run_id, asked.workflow, asked.wait)
+
+
+def _not_unique(wait_id: str, found: list[AskedRow]) -> str:
+    listed = ", ".join(f"{asked.wait.wait_id} of run {asked.run_id}" for asked in found)
+    same = len({asked.wait.wait_id for asked in found}) == 1
+    return f"{wait_id!r} is not unique: {listed}" + ("; say which with --run RUN" if same else "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.cli import output
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.expressions import Expr, nodes_of, operands
 
@@ -73,8 +74,11 @@ def _collect(
             _collect(node.body.nodes, here, scopes, found)
 
 
-def as_json(definition: Definition, statuses: Mapping[Address, str] | None = None) -> dict[str, Any]:
-    """Nodes and edges as data; `path` of a node is its id inside the maps and loops around it, `a/b`."""
+def as_json(
+    definition: Definition, statuses: Mapping[Address, str] | None = None, notes: Mapping[Address, str] | None = None
+) -> dict[str, Any]:
+    """Nodes and edges as data; `path` of a node is its id inside the maps and loops around it, `a/b`. With statuses
+    each node has its own, and a note on how far it is or what it waits for."""
     nodes: list[dict[str, Any]] = []
 
     def visit(members: Sequence[NodeDef], around: Address) -> None:
@@ -84,8 +88,10 @@ def as_json(definition: Definition, statuses: Mapping[Address, str] | None = Non
             shown["inside"] = "/".join(around) or None
             shown["phase"] = node.phase
             shown["when"] = None if node.when is None else text_of(node.when)
+            shown["delay"] = node.delay
             if statuses is not None:
                 shown["status"] = statuses.get(here, "pending")
+                shown["note"] = (notes or {}).get(here)
             nodes.append(shown)
             if node.body is not None:
                 visit(node.body.nodes, here)
@@ -134,7 +140,8 @@ class _Mermaid:
             note = self._notes.get(here, "")
             if node.body is None:
                 shape = ('{{"', '"}}') if node.uses.startswith("holdfast.") else ('["', '"]')
-                self.lines.append(f"{indent}{name}{shape[0]}{label(node.id, note)}{shape[1]}")
+                put_off = f"{node.id}, {output.duration(node.delay)} later" if node.delay else node.id
+                self.lines.append(f"{indent}{name}{shape[0]}{label(put_off, note)}{shape[1]}")
                 continue
             self.lines.append(f'{indent}subgraph {name}["{label(_scope_title(node), note)}"]')
             self._nodes(node.body.nodes, here, indent + "  ")

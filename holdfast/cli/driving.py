@@ -39,11 +39,10 @@ LOOK_SECONDS = 1.0
 
 
 class Ending(msgspec.Struct):
-    """How a run was left: its exit code, and what it waits for when it is suspended."""
+    """How a run was left, as an exit code."""
 
     run_id: str
     exit_code: int
-    why: str = ""
 
 
 def drive(
@@ -180,8 +179,8 @@ async def _now(engine: Engine, run: Run[Any]) -> Ending:
 async def _ending(run: Run[Any]) -> Ending:
     try:
         row = await run.until_quiet()
-    except RunSuspended as suspended:
-        return Ending(run.run_id, output.SUSPENDED, suspended.message)
+    except RunSuspended:
+        return Ending(run.run_id, output.SUSPENDED)
     return Ending(run.run_id, EXITS[RunStatus(row.status)])
 
 
@@ -263,5 +262,5 @@ class Stop:
                 if row is not None and row.status not in RUN_TERMINAL:
                     now = time.time_ns() // 1000
                     message = MessageRow(unique("m_"), row.run_no, "cancel", payload, now)
-                    await engine.committer.call(engine.store.send, message)
+                    await engine.committer.call(engine.store.send, [message])
             await engine.inbox.look()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.model.answers import resolved
 from holdfast.model.definition import Param
 from holdfast.model.errors import UsageError
 
@@ -49,19 +50,40 @@ def source(given: str, option: str) -> tuple[str, str]:
 
 def parse(text: str, what: str) -> dict[str, Any]:
     """A JSON object. Raises UsageError that shows where it is wrong."""
+    value = value_of(text, what)
+    if not isinstance(value, dict):
+        raise UsageError(
+            f'{what} must be an object with values by name, such as {{"name": ...}}, and it is {_kind(value)}'
+        )
+    return value
+
+
+def answer(text: str, what: str, schema: Any) -> Any:
+    """A JSON value; where the schema wants nothing but text, what is no JSON text is the text itself."""
+    if not _only_text(schema):
+        return value_of(text, what)
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = value_of(text, what)
+    except UsageError:
+        return text.rstrip("\n")
+    return value if isinstance(value, str) else text.rstrip("\n")
+
+
+def _only_text(schema: Any) -> bool:
+    choices = resolved(schema, schema).get("enum") or (None,)
+    return _types(schema, schema) == {"string"} or all(isinstance(choice, str) for choice in choices)
+
+
+def value_of(text: str, what: str) -> Any:
+    """A JSON value. Raises UsageError that shows where it is wrong."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         near = text[max(0, error.pos - 10) : error.pos + 20]
         place = f"line {error.lineno}, column {error.colno}"
         raise UsageError(f"{what} is not JSON: {error.msg} at {place}, near {near!r}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{what} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError(
-            f'{what} must be an object with values by name, such as {{"name": ...}}, and it is {_kind(value)}'
-        )
-    return value
 
 
 def put(inputs: dict[str, Any], assignment: str) -> None:
@@ -93,10 +115,10 @@ def keep_text(inputs: dict[str, Any], assignments: Sequence[str], params: Sequen
         schema: Any = {"properties": schemas}
         root = schemas.get((*outer, last)[0])
         for part in outer:
-            schema = _resolved(schema, root).get("properties", {}).get(part)
+            schema = resolved(root, schema).get("properties", {}).get(part)
             target = target.get(part) if isinstance(target, dict) else None
         if isinstance(target, dict) and not isinstance(target.get(last), str):
-            wanted = _types(_resolved(schema, root).get("properties", {}).get(last), root)
+            wanted = _types(resolved(root, schema).get("properties", {}).get(last), root)
             if "string" in wanted and not wanted & _JSON_TYPES.get(type(target.get(last)), frozenset()):
                 target[last] = text
 
@@ -113,16 +135,9 @@ _JSON_TYPES: dict[type, frozenset[str]] = {
 
 def _types(schema: Any, root: Any) -> set[str]:
     """The JSON types that a schema allows at its top."""
-    resolved = _resolved(schema, root)
-    options = [resolved, *resolved.get("anyOf", ())]
-    return {str(kind) for option in options if (kind := _resolved(option, root).get("type")) is not None}
-
-
-def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """A schema, where it is known what it refers to."""
-    if isinstance(schema, dict) and isinstance(root, dict) and str(schema.get("$ref", "")).startswith("#/$defs/"):
-        schema = root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"))
-    return schema if isinstance(schema, dict) else {}
+    about = resolved(root, schema)
+    options = [about, *about.get("anyOf", ())]
+    return {str(kind) for option in options if (kind := resolved(root, option).get("type")) is not None}
 
 
 def _refuse(name: str) -> Any:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.cli import output
 from holdfast.cli.picture import ENDED, SECOND, Picture
+from holdfast.model.instances import instance_text
 from holdfast.store.api import EventRow, NodeRow, RunRow
 
 BURST = 60
@@ -26,23 +27,58 @@ TOLD = (
     "NodeSkipped",
     "NodeStarted",
     "RunCancelRequested",
+    "RunEdited",
     "RunTakenOver",
     "ScopeOpened",
     "StepCompleted",
     "StepFailed",
     "TicketRaised",
+    "VariablesSet",
+    "WaitClosed",
     "WaitOpened",
 )
 """The events that are told."""
 
 _LOUD = frozenset(
-    {"CodeChanged", "NodeCancelled", "NodeFailed", "RunCancelRequested", "RunTakenOver", "TicketRaised", "WaitOpened"}
+    {
+        "CodeChanged",
+        "NodeCancelled",
+        "NodeFailed",
+        "RunCancelRequested",
+        "RunEdited",
+        "RunTakenOver",
+        "TicketRaised",
+        "VariablesSet",
+        "WaitClosed",
+        "WaitOpened",
+    }
 )
 """Told one by one, also in a burst."""
 
 
 class _Error(msgspec.Struct, frozen=True):
     message: str = ""
+
+
+class _About(msgspec.Struct):
+    """What a wait is about."""
+
+    question: str = ""
+    name: str = ""
+    basket: str | None = None
+    assignee: str | None = None
+    reason: str = ""
+    actor: str = ""
+    error: _Error | None = None
+
+
+class _Edited(msgspec.Struct):
+    """What a wait is given, by a person or a timer."""
+
+    wait_id: str = ""
+    reminders: int = 0
+    assignee: str | None = None
+    basket: str | None = None
 
 
 class _Data(msgspec.Struct):
@@ -61,6 +97,12 @@ class _Data(msgspec.Struct):
     retryable: bool = False
     graceful: bool = False
     error: _Error = _Error()
+    wait_id: str = ""
+    outcome: str = ""
+    actor: str = ""
+    about: _About | None = None
+    after: _Edited | None = None
+    vars: dict[str, msgspec.Raw] = {}
 
 
 _data = msgspec.json.Decoder(_Data).decode
@@ -84,7 +126,7 @@ class Narrator:
         loud = [(event, text) for event, text in told if event.type in _LOUD]
         lines = [self._line(event.at, text) for event, text in loud[:BURST]]
         quiet = Counter(_WORDS[event.type] for event, _ in told if event.type not in _LOUD)
-        quiet.update({"more failures": len(loud) - BURST} if len(loud) > BURST else {})
+        quiet.update({"more like these": len(loud) - BURST} if len(loud) > BURST else {})
         summary = ", ".join(f"{number:,} {word}" for word, number in quiet.items())
         return [*lines, self._line(events[-1].at, f"… {summary}")] if summary else lines
 
@@ -121,12 +163,15 @@ class Narrator:
     def _text(self, event: EventRow) -> str:
         data = _data(event.data)
         if event.node is None or event.path is None:
-            return _run_text(event.type, data)
+            return _run_text(event, data)
         name = output.line(event.node)
         key = (event.node, event.path)
         if event.type == "TicketRaised":
             how = "goes to" if data.ticket is None else f"raises the ticket {output.line(data.ticket)}:"
             return f"{name} {how} {output.line(data.target)}"
+        waits = _wait_text(event, data)
+        if waits and (data.kind not in ("timer", "child") or self._is_top(event.path)):
+            return f"{output.line(instance_text(event.node, event.path))} {waits}"
         if not self._is_top(event.path):
             if event.type == "NodeFailed" and not data.retryable:
                 return f"{name}@{output.line(event.path)} failed: {output.line(data.error.message, 300)}"
@@ -152,9 +197,6 @@ class Narrator:
                 again = f"; again in {_in(data.retry_at, event.at)}" if data.retry_at else ""
                 step = f"{name}: {output.line(data.name)} failed, attempt {data.attempt}"
                 return f"{step}: {output.line(data.error.message, 300)}{again}"
-            case "WaitOpened":
-                until = f" for {_in(data.until, event.at)}" if data.until is not None else ""
-                return f"{name} waits: {data.kind}{until}"
         return ""
 
     def _took(self, key: tuple[str, str], at: int) -> str:
@@ -162,22 +204,72 @@ class Narrator:
         return "" if began is None else f" ({output.duration((at - began) / SECOND)})"
 
     def _failure(self, name: str, event: EventRow, data: _Data) -> str:
-        again = f"; again in {_in(data.retry_at, event.at)}" if data.retryable else ""
+        again = f"; again in {_in(data.retry_at, event.at)}" if data.retry_at is not None else ""
         return f"{name} failed, attempt {data.attempt}: {output.line(data.error.message, 300)}{again}"
+
+
+def _wait_text(event: EventRow, data: _Data) -> str:
+    """What an event says about a wait, behind the name of whoever waits; of a pause it is all there is to say."""
+    match event.type:
+        case "WaitOpened":
+            return _opened(event, data)
+        case "WaitClosed":
+            by = f" by {data.actor}" if data.actor else ""
+            told = {
+                "answered": f"was answered{by}" if data.actor != "deadline" else "was answered with its default",
+                "received": "received its signal" if data.actor != "deadline" else "goes on with its default",
+                "resumed": f"was resumed{by}",
+                "released": f"was released{by}",
+                "deadline": "has passed its deadline",
+            }
+            return output.line(told.get(data.outcome, ""))
+        case "RunEdited" if data.after is not None:
+            if data.after.reminders:
+                return f"is reminded of its question ({output.count(data.after.reminders, 'reminder')})"
+            to = [data.after.assignee] * bool(data.after.assignee)
+            to += [f"the basket {data.after.basket}"] * bool(data.after.basket)
+            return output.line(f"goes to {', '.join(map(str, to))} ({data.actor})") if to else ""
+    return ""
+
+
+def _opened(event: EventRow, data: _Data) -> str:
+    about = data.about or _About()
+    until = f" for {_in(data.until, event.at)}" if data.until is not None else ""
+    match data.kind:
+        case "input":
+            whom = f" {about.assignee}" if about.assignee else ""
+            whom += f" in {about.basket}" if about.basket else ""
+            left = f", {_in(data.until, event.at)} left" if data.until is not None else ""
+            return output.line(f"asks{whom}: {about.question} ({data.wait_id}{left})")
+        case "signal":
+            return output.line(f"waits for the signal {about.name}{until}")
+        case "basket":
+            error = f": {about.error.message}" if about.error is not None else ""
+            return output.line(f"is put into the basket {about.basket}{error} ({data.wait_id})")
+        case "pause":
+            by = f" by {about.actor}" if about.actor else ""
+            return output.line(f"paused{by}" + (f": {about.reason}" if about.reason else ""))
+    return f"waits: {data.kind}{until}"
 
 
 def _in(moment: int | None, now: int) -> str:
     return output.duration(max(0, (moment or now) - now) / SECOND)
 
 
-def _run_text(kind: str, data: _Data) -> str:
-    match kind:
+def _run_text(event: EventRow, data: _Data) -> str:
+    match event.type:
         case "RunTakenOver":
             return "taken over" if data.graceful else "taken over after a crash"
         case "RunCancelRequested":
             return "cancelling" + (f": {output.line(data.reason)}" if data.reason else "")
         case "CodeChanged":
             return f"the code of {output.line(data.handler)} has changed since the run began"
+        case "VariablesSet" if data.actor:
+            return output.line(f"{data.actor} set {', '.join(data.vars)}")
+        case "WaitClosed" if data.outcome == "resumed":
+            return output.line("resumed" + (f" by {data.actor}" if data.actor else ""))
+        case "WaitOpened":
+            return _opened(event, data)
     return ""
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cli import output
+from holdfast.cli import output, waiting
+from holdfast.engine.waits import Wait, wait_view
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.store.api import EventRow, NodeRow, RunRow, WaitRow
 
@@ -174,7 +175,14 @@ class _Drawing:
     ) -> None:
         self.picture = picture
         self.row = row
-        self.waits = waits
+        self.waits: dict[Place, list[Wait]] = {}
+        self.pauses: list[Wait] = []
+        for wait in waits:
+            shown = wait_view(row.run_id, row.workflow, wait)
+            if wait.node is None:
+                self.pauses.append(shown)
+            else:
+                self.waits.setdefault(picture.place(wait.node, wait.path or "."), []).append(shown)
         self.now = row.finished_at or now
         self.sums: dict[Place, _Sum] = {}
         for node in nodes:
@@ -192,6 +200,8 @@ class _Drawing:
         detail = f"run {row.run_id}"
         if row.hold is not None:
             detail += f"  on hold: {row.hold}"
+        if self.pauses:
+            detail += f"  {waiting.together(self.pauses, self.now)}"
         seconds = (self.now - (row.started_at or row.created_at)) / SECOND
         if len(top) == 1:
             return Line(0, row.workflow, row.status, detail, seconds=seconds)
@@ -237,7 +247,7 @@ class _Drawing:
         found = self._sum(place)
         done, total, said = self.said.get(place, (None, None, ""))
         details = [self._many(found)] if around else []
-        details += [self._attempts(found), said, self._waiting(around, node.id, found)]
+        details += [self._attempts(found), said, self._waits([place])]
         if done is not None and total is None:
             details.append(f"{done:g}")
         line = Line(depth, node.id, found.status, _joined(details), "", done, total, self._seconds(found))
@@ -249,6 +259,8 @@ class _Drawing:
         assert node.body is not None
         inside = [((*around, node.id), n.id) for n in node.body.nodes]
         marks = self._marks(inside)
+        single = len(node.body.nodes) == 1 and node.body.nodes[0].kind == "call" and node.body.nodes[0].id == node.id
+        waits = self._waits(inside) if single else ""
         if node.kind == "map":
             size = f"×{found.items}" if found.statuses else "×?"
             numbers = f"{found.items_done}/{found.items}" if found.statuses else ""
@@ -257,7 +269,7 @@ class _Drawing:
                 depth,
                 f"{node.id} {size}",
                 found.status,
-                "",
+                waits,
                 detail,
                 found.items_done if found.items else None,
                 found.items or None,
@@ -266,8 +278,7 @@ class _Drawing:
         else:
             rounds = f"round {found.rounds}" if found.rounds else ""
             numbers = _joined([rounds, marks])
-            line = Line(depth, node.id, found.status, numbers=numbers, seconds=self._seconds(found))
-        single = len(node.body.nodes) == 1 and node.body.nodes[0].kind == "call" and node.body.nodes[0].id == node.id
+            line = Line(depth, node.id, found.status, waits, numbers, seconds=self._seconds(found))
         if single or found.status in ENDED or not found.statuses:
             return [line]
         return [line, *self._scope((*around, node.id), node.body.nodes, depth + 1)]
@@ -289,7 +300,8 @@ class _Drawing:
         seconds = self._seconds(together) if ended == len(nodes) or status == "running" else None
         if status == "running" and together.started_at is not None:
             seconds = (self.now - together.started_at) / SECOND
-        return Line(depth, label, status, "", _joined([f"{ended}/{len(nodes)}", marks]), ended, len(nodes), seconds)
+        waits = self._waits([((), node.id) for node in nodes])
+        return Line(depth, label, status, waits, _joined([f"{ended}/{len(nodes)}", marks]), ended, len(nodes), seconds)
 
     def _steps(self, place: Place, depth: int) -> list[Line]:
         steps = self.picture.steps(place)
@@ -312,7 +324,8 @@ class _Drawing:
 
     def _attempts(self, found: _Sum) -> str:
         if found.status == "scheduled" and found.not_before > self.now:
-            return f"attempt {found.attempt} in {output.duration((found.not_before - self.now) / SECOND)}"
+            what = f"attempt {found.attempt}" if found.attempt > 1 else "starts"
+            return f"{what} in {output.duration((found.not_before - self.now) / SECOND)}"
         return f"attempt {found.attempt}" if found.attempt > 1 else ""
 
     @staticmethod
@@ -321,32 +334,13 @@ class _Drawing:
         busy = found.statuses["running"] + found.statuses["suspended"] + found.statuses["scheduled"]
         return f"{busy} now" if busy > 1 else ""
 
+    def _waits(self, places: Sequence[Place]) -> str:
+        """What the instances in some places wait for."""
+        return waiting.together([wait for place in places for wait in self.waits.get(place, ())], self.now)
+
     def _marks(self, places: Sequence[Place]) -> str:
         failed, retried = self.picture.failed(places), self.picture.retried(places)
         return _joined([f"✗{failed}" if failed else "", f"↻{retried}" if retried else ""])
-
-    def _waiting(self, around: tuple[str, ...], node: str, found: _Sum) -> str:
-        if found.status != "suspended":
-            return ""
-        for wait in self.waits:
-            if wait.node == node and self.picture.place(node, wait.path or ".")[0] == around:
-                return waiting_for(wait, self.row.run_id, self.now)
-        return ""
-
-
-def waiting_for(wait: WaitRow, run_id: str, now: int) -> str:
-    """What a wait is about, in a few words, with the command that ends it where there is one."""
-    match wait.kind:
-        case "timer" if wait.until is not None:
-            return f"sleeps {output.duration(max(0, wait.until - now) / SECOND)} more"
-        case "child":
-            child = msgspec.json.decode(wait.data).get("child")
-            return f"waits for run {child}" if child else "waits for a child"
-        case "hold":
-            about = msgspec.json.decode(wait.data).get("about") or {}
-            why = about.get("why", "") if isinstance(about, dict) else ""
-            return f"on hold: {why}; `holdfast resume {run_id}` releases it"
-    return f"waits for {wait.kind}"
 
 
 def fit(lines: Sequence[Line], height: int) -> list[Line]:

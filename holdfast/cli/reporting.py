@@ -8,12 +8,15 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from holdfast.cli import output, settings
+from holdfast.cli import output, settings, waiting
 from holdfast.cli.crowds import SHOWN_MAX
-from holdfast.cli.databases import reading
+from holdfast.cli.databases import now, reading
 from holdfast.cli.driving import Ending
 from holdfast.engine import reads
+from holdfast.engine.waits import only_outside_moves, waits_of
+from holdfast.engine.why import why
 from holdfast.model import events as ev
+from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.api import RunRow, Store
 from holdfast.store.sqlite_connections import database_path
 
@@ -60,13 +63,26 @@ def _tell(store: Store, row: RunRow, ending: Ending, url: str, *, json: bool) ->
             reason = reads.terminal_event(store, row).reason
             output.note(f"holdfast: run {run_id} was cancelled" + (f": {output.line(reason)}" if reason else ""))
         case output.SUSPENDED:
-            output.note(f"holdfast: {output.line(ending.why)}")
-            for wait in reads.waits_json(store, row):
-                output.note(f"  {wait_text(wait)}")
-            output.note(f"`{command('resume', row.run_id, url)}` goes on with it")
+            waits = only_outside_moves(store, row, now()) or waits_of(store, row)
+            output.note(f"holdfast: run {run_id} is suspended; only somebody from outside can move it:")
+            for text in waiting.lines(waits, now(), row.run_id, database_option(url)):
+                output.note(text)
         case output.INTERRUPTED:
             output.note(f"holdfast: stopped; run {run_id} is {row.status}, and no attempt is lost. To go on:")
             output.note(f"  {command('resume', row.run_id, url)}")
+
+
+def standing(store: Store, row: RunRow, url: str) -> list[str]:
+    """How a run stands after somebody has asked something of it, and what is left to do."""
+    run_id = output.line(row.run_id)
+    if row.status in RUN_TERMINAL:
+        return [f"run {run_id} has {row.status}"]
+    waits = only_outside_moves(store, row, now())
+    if waits:
+        return [f"run {run_id} waits:", *waiting.lines(waits, now(), row.run_id, database_option(url))]
+    if why(store, row, now()).moves:
+        return [f"an engine goes on with run {run_id}"]
+    return [f"nobody drives run {run_id}; `{command('resume', row.run_id, url)}` goes on with it"]
 
 
 def command(verb: str, run_id: str, url: str) -> str:
@@ -105,11 +121,3 @@ def failure_lines(terminal: ev.RunFailed, run_id: str) -> list[str]:
     lines += [f"  {output.line(frame)}" for frame in error.frames]
     lines += [f"  also: {output.line(other.message)}" for other in terminal.others]
     return lines
-
-
-def wait_text(wait: dict[str, Any]) -> str:
-    """One wait in a line."""
-    node = f"{output.line(wait['node'])} " if wait["node"] else ""
-    until = f" until {wait['until']}" if wait["until"] else ""
-    question = f": {output.line(wait['question'])}" if wait["question"] else ""
-    return f"{node}waits for {wait['kind']}{until}{question}"

@@ -10,21 +10,20 @@ again. (A `lazy` run may run bodies before its commit; nothing leaves it before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.engine import rows, supplies
 from holdfast.engine.alarms import Alarms
-from holdfast.engine.inbox import message_rows
+from holdfast.engine.inbox import informed, message_rows, verdict
 from holdfast.engine.persistence import Persistence
+from holdfast.engine.port import BodyPort
 from holdfast.engine.protocols import Attempt, Done
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, LeaseLost, RunExists
 from holdfast.model.graph import Plan
-from holdfast.model.lineage import is_in
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
@@ -34,14 +33,15 @@ from holdfast.store.api import Commit, Landed, MessageOutcome, RunRow, RunStep
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
-_encode = msgspec.json.Encoder().encode
 TERMINAL_EVENTS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 Reply = tuple[Done, Any, BaseException | None]
 _SCHEDULED, _RUNNING, _RUN_SUSPENDED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, RunStatus.SUSPENDED
 """Members that every step is compared with: to look one up in its Enum takes as long as a call."""
+BUSY_SECONDS = 0.1
+"""How soon a suspended run is looked at again in which a body has gone on by itself, and must not be left now."""
 
 
-class RunActor:
+class RunActor(BodyPort):
     """A run that this engine owns."""
 
     __slots__ = (
@@ -53,6 +53,7 @@ class RunActor:
         "_idle",
         "_left",
         "_replies",
+        "_restarted_at",
         "_stopped_by",
         "_written",
         "counted",
@@ -108,15 +109,13 @@ class RunActor:
         self._idle: asyncio.Handle | None = None
         self._has_code = False
         """All of its code was found here; it stays."""
+        self._restarted_at = 0
+        """The event after which a body in a thread was last run again because its answer was there."""
         self._draft: Draft | None = None
         self._replies: Sequence[Reply] = ()
         self._children: list[RunActor] = []
         self.creating: dict[str, Any] | None = None
         """For a new run: input hash, parent number, root number."""
-
-    @property
-    def key_epoch(self) -> int:
-        return self.state.fold.key_epoch
 
     # --- in ------------------------------------------------------------------------------------------------
 
@@ -148,41 +147,63 @@ class RunActor:
         try:
             if self.creating is not None:
                 draft.emit(self.creating["event"])
+            waiting: list[cmd.OpenWait | cmd.SuspendNode] = []
             for command, done in mailbox:
                 self._decide(draft, command, done, replies)
+                if type(command) is cmd.OpenWait or type(command) is cmd.SuspendNode:
+                    waiting.append(command)
+            if waiting:
+                self._suspend_parked(draft, waiting)
             self._complete_turn(draft)
             self._hand_over(draft, replies)
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others go on
             self.engine.stop_loudly(self, e, [done for _, done in mailbox if done is not None])
 
     def _decide(self, draft: Draft, command: Any, done: Done | None, replies: list[Reply]) -> None:
+        if type(command) is cmd.Message:
+            command = informed(self.engine.store, self.state, command)
         try:
-            answer = decide.apply(draft, command)
+            answer = None if type(command) is cmd.SuspendNode else decide.apply(draft, command)
         except Refusal as refusal:  # also when it ended earlier in this turn
             if done is not None:
                 replies.append((done, None, refusal))
             return
         if done is not None:
             replies.append((done, answer, None))
-        if type(command) is cmd.OpenWait and self.engine.executor.all_parked(self.run_no, command.node, command.path):
-            suspend = cmd.SuspendNode(command.node, command.path, command.attempt, visit=command.visit)
-            decide.apply(draft, suspend)
+
+    def _suspend_parked(self, draft: Draft, waiting: list[cmd.OpenWait | cmd.SuspendNode]) -> None:
+        """Bodies that said that they wait, and of which nothing goes on after this turn, are suspended in it."""
+        answered = () if draft.extras is None else [answer.instance.key for answer in draft.extras.answers]
+        for key, c in {(c.node, c.path): c for c in waiting}.items():
+            if key not in answered and self.engine.executor.all_parked(self.run_no, *key):
+                with contextlib.suppress(Refusal):  # it ended earlier in this turn
+                    decide.apply(draft, cmd.SuspendNode(c.node, c.path, c.attempt, visit=c.visit))
 
     def _complete_turn(self, draft: Draft) -> None:
         """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
         for entry in draft.entries:
             event = entry.event
-            if type(event) is not ev.NodeCompleted or event.virtual:
+            if type(event) is not ev.NodeCompleted or event.virtual or event.pended_at is not None:
                 continue
             if entry.path == "." or self._has_readers(entry):
                 self.engine.values.put(self.run_no, entry.seq, bytes(event.output))
         for ns in draft.scheduled:
             if ns.status is _SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
                 nodes.start(draft, ns)
+        if draft.started and not (self._has_code or self._is_loaded()):
+            self._leave_bodies(draft)
         if draft.finish and self.state.status not in RUN_TERMINAL:
             located = supplies.located_result(self.state)
             if self.engine.values.in_memory(self.run_no, located):
                 self._finish(draft, located)
+
+    @staticmethod
+    def _leave_bodies(draft: Draft) -> None:
+        """What was answered where its code is not goes on elsewhere, with the same attempt: nobody was cut off."""
+        started, draft.started = draft.started, []
+        for ns, _ in started:
+            if ns.status is _RUNNING:
+                decide.apply(draft, cmd.StopNode(ns.node, ns.path, ns.attempt, visit=ns.visit))
 
     def _has_readers(self, entry: ev.Entry) -> bool:
         """Whether somebody will soon read an output by itself. The last node of an item has none: a map's output is
@@ -204,9 +225,11 @@ class RunActor:
 
     def _take_place(self, ns: NodeState) -> bool:
         node, path = key = (ns.node, ns.path)
+        if self.state.fold.paused:
+            return False  # it is scheduled again when the pause ends
         if key in self.places:
             return True  # it was kept for this body
-        place = self.engine.place_for(ns)
+        place = self.engine.place_for(ns) if self._has_code or self._is_loaded() else None
         if place is None:
             return False  # its code is not here
         isolation = self.engine.isolation
@@ -281,7 +304,7 @@ class RunActor:
             commit.timers = rows.timer_rows(state, entries)
         extras = draft.extras
         if extras is not None:
-            commit.outcomes = [_outcome(*o) for o in extras.outcomes]
+            commit.outcomes = [MessageOutcome(o.message_id, o.status, verdict(o)) for o in extras.outcomes]
             commit.children = [self._child(spec) for spec in extras.children if not self._is_there(spec)]
             born = {child.run_id: child.run_no for child in self._children}  # they are not in the store yet
             commit.messages = message_rows(self.engine.store, draft, born)
@@ -319,7 +342,7 @@ class RunActor:
         if self.engine.starting.admit(self, cmd.Begin()):
             decide.apply(draft, cmd.Begin())
         for ns in draft.scheduled:
-            if self._take_place(ns):
+            if ns.not_before <= draft.now and self._take_place(ns):
                 nodes.start(draft, ns)
         self._draft, self._replies = draft, []
         self.in_flight = True
@@ -371,7 +394,11 @@ class RunActor:
                     self._cancel_body(ns)
             if extras.messages:
                 self.engine.inbox.look_soon()
-        if self.state.seq >= draft.since:
+            if extras.outcomes:
+                self.engine.inbox.settled(extras.outcomes)
+            if extras.pauses:
+                self.engine.executor.pause(self.run_no)
+        if self.state.seq >= draft.since or (extras is not None and extras.outcomes):  # a kept signal has no event
             self.engine.hub.moved(self.run_no)
         self._follow_up(draft)
 
@@ -410,10 +437,14 @@ class RunActor:
             self._idle = None
         if self.state.status is RunStatus.SUSPENDED:
             self._idle = self.engine.loop.call_later(self.engine.settings.idle_seconds, self._evict)
-        elif not (self._has_code or self.mailbox or self._held.entries):
+        elif not (self.mailbox or self._held.entries or self._is_loaded()):
+            self._idle = self.engine.loop.call_soon(self._evict)
+
+    def _is_loaded(self) -> bool:
+        """Whether the run's code is here, all of it: else requests are applied, and nothing of it runs."""
+        if not self._has_code:
             self._has_code = self.engine.versions.is_loaded(self.plan)
-            if not self._has_code:
-                self._idle = self.engine.loop.call_soon(self._evict)
+        return self._has_code
 
     def _start_body(self, ns: NodeState, args: dict[str, Any], since: int) -> None:
         handler = self.engine.handler(ns.plan.definition.uses)
@@ -444,6 +475,10 @@ class RunActor:
         ns = self.state.nodes.get(key) if left and not self.gone and not self.engine.stopping else None
         if ns is not None and ns.status is NodeStatus.RUNNING and not ns.cancelling:
             # a thread was given back because its body waits, and the answer came before it had gone
+            if self._restarted_at == self.state.seq:  # it did not: what it waits for is known to another owner only
+                self.engine.leave_lost()
+                return
+            self._restarted_at = self.state.seq
             self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
 
     def _supersede_body(self, ns: NodeState) -> None:
@@ -491,9 +526,14 @@ class RunActor:
         self._alarms.set(self.state, draft)
 
     def awaken(self) -> None:
-        """A suspended run was claimed: its timers run here now."""
-        self._set_alarms(Draft(self.state, self.engine.clock.now()))
-        self._rest()
+        """A suspended run was claimed: its timers run here now, and those that are due fire at once."""
+        now = self.engine.clock.now()
+        for timer, due_at in self.state.timers.items():
+            if due_at <= now:
+                self.tell(cmd.FireTimer(timer))
+        if not self.mailbox:  # else after the turn that decides it
+            self._set_alarms(Draft(self.state, now))
+            self._rest()
 
     # --- leaving -------------------------------------------------------------------------------------------
 
@@ -536,7 +576,12 @@ class RunActor:
     def _evict(self) -> None:
         """A suspended run costs a row, not memory."""
         self._idle = None
-        if not self.gone and not self.in_flight and not self.mailbox:
+        if self.gone or self.in_flight or self.mailbox:
+            return
+        if self.state.status is RunStatus.SUSPENDED and not self.engine.executor.is_idle(self.run_no):
+            later = max(self.engine.settings.idle_seconds, BUSY_SECONDS)
+            self._idle = self.engine.loop.call_later(later, self._evict)
+        else:
             self.leave(None)
             self.engine.spawn(self.engine.release(self))
 
@@ -558,54 +603,3 @@ class RunActor:
         while not self.gone and (self._held.entries or self.in_flight):
             self.flush()
             await asyncio.sleep(0 if self.engine.committer.idle else 0.001)
-
-    # --- for bodies ----------------------------------------------------------------------------------------
-
-    def load(self, located: Any) -> bytes:
-        return self.engine.values.load(self.state, located)
-
-    async def load_slowly(self, located: Any) -> bytes:
-        await self.flushed()
-        return await asyncio.to_thread(self.engine.values.load, self.state, located)
-
-    def memory(self, node: str, path: str, since: int) -> list[tuple[str, bytes]]:
-        found = self.engine.store.events(self.run_no, since - 1, types=MEMORY_EVENTS)
-        ancestors, branch = self.state.fold.ancestors, self.state.branch
-        return [
-            (row.type, row.data)
-            for row in found
-            if row.node == node and row.path == path and is_in(ancestors, branch, row.branch, row.seq)
-        ]
-
-    def now(self) -> int:
-        return self.engine.clock.now()
-
-    def variable(self, name: str) -> bytes | None:
-        seq = self.state.fold.vars.get(name)
-        return None if seq is None else self.engine.values.variable(self.state, seq, name)
-
-    async def order_child(
-        self, workflow: str, inputs: dict[str, Any], run_id: str | None, detached: bool
-    ) -> cmd.NewChild:
-        return await self.engine.starting.order_child(self, workflow, inputs, run_id, detached)
-
-    def follow_child(self, run_id: str) -> None:
-        self.engine.spawn(self.engine.inbox.report_end(run_id, self.run_no))
-
-
-MEMORY_EVENTS = (
-    "StepCompleted",
-    "StepFailed",
-    "StepStarted",
-    "WaitOpened",
-    "WaitClosed",
-    "NodeCheckpointed",
-    "NodeFailed",
-)
-"""What remembered calls are read from."""
-
-
-def _outcome(message_id: str, status: str, code: str | None, why: str) -> MessageOutcome:
-    refusal = None if code is None else {"code": code, "why": why}
-    verdict = {"outcome": "refused" if refusal else "applied", **(refusal or {})}
-    return MessageOutcome(message_id, "dead" if status == "dead" else "consumed", _encode(verdict))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine import rows
+from holdfast.engine import redelivery, rows
 from holdfast.engine.catalogue import not_needed
 from holdfast.engine.edits import prepare
 from holdfast.engine.history import History
@@ -50,13 +50,14 @@ class Plan(msgspec.Struct):
     opening: Opening
     branch: Branch
     line: list[ev.Entry]
+    kept: list[ev.Entry]
+    """What the branch inherits of the line."""
     head: RunState
     asked: Asked
 
     def base(self, run_no: int, run_id: str) -> RunState:
         """The state that the branch begins with."""
-        plan = self.history.plan(self.branch.version)
-        return fold(plan, run_no, run_id, inherited(self.line, self.branch, plan))
+        return fold(self.history.plan(self.branch.version), run_no, run_id, self.kept)
 
 
 class Branching:
@@ -76,7 +77,7 @@ class Branching:
         row = plan.history.row
         # who asks again after a crash, or beside somebody else who wants the same, means the same branch
         message_id = derived("m_", row.run_id, row.last_seq, kind, _encode(asked).decode())
-        outcome = await self._engine.inbox.request(row.run_id, kind, asked, message_id=message_id)
+        outcome = await self._engine.inbox.request(row.run_no, kind, asked, message_id=message_id)
         if drive:
             await self._engine.recovery.go_on_with(row)
         return int(outcome["branch"])
@@ -169,7 +170,8 @@ class Branching:
         commit.timers = rows.timer_rows(draft.state, draft.entries)
         commit.messages = message_rows(self._engine.store, draft, {})
         verdict = {"outcome": "applied", "branch": plan.branch.branch}
-        commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict))]
+        returned = redelivery.given_back(self._engine.store, plan.history.row.run_no, plan.history.entries, plan.kept)
+        commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict)), *returned]
         return commit
 
     def opening(self, row: RunRow, draft: Draft, branch: Branch, origin_no: int | None = None) -> Commit:
@@ -235,8 +237,12 @@ class Branching:
         made = rows.run_row(base, 1, None, created.input_hash, None, run_no)
         commit = self.opening(made, draft, plan.branch, plan.history.row.run_no)
         # what the other run waits for is the other's: nothing of it is taken over, so there is nothing to close
+        opened = {e.event.wait_id for e in draft.entries if type(e.event) is ev.WaitOpened}
+        commit.waits = [wait for wait in rows.wait_rows(base, draft.entries) if wait.wait_id in opened]
         commit.timers = [timer for timer in rows.timer_rows(base, draft.entries) if timer.status == "set"]
         commit.create = rows.run_row(base, 1, None, created.input_hash, None, run_no)
+        origin = plan.history.row.run_no
+        commit.messages = redelivery.copies(self._engine.store, origin, plan.history.entries, plan.kept, run_no, run_id)
         return commit
 
 
@@ -275,7 +281,9 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     inherits = kind == "retry" or asked.keys == "inherit"
     key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
     branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
-    return Plan(history, opening, branch, line, head, asked)
+    kept = inherited(line, branch, history.plan(version))
+    cutting.check_answers(asked.edits, kept)
+    return Plan(history, opening, branch, line, kept, head, asked)
 
 
 def _refuse(row: RunRow, message: MessageRow, refusal: Refusal) -> Commit:

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine import rows
+from holdfast.engine import redelivery, rows
 from holdfast.engine.history import History
 from holdfast.engine.inbox import message_rows
 from holdfast.engine.reads import find_run
+from holdfast.engine.register import Register
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, Refused
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
-from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules import branches, catalogue, nodes, runs
 from holdfast.rules.catalogue import Finding, NothingStable
 from holdfast.rules.draft import Draft
-from holdfast.store.api import Commit, MessageOutcome, MessageRow, RunRow, TimerRow, WaitRow
+from holdfast.store.api import Commit, MessageOutcome, MessageRow, RunRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -72,7 +72,7 @@ class Catalogue:
             if row.status not in RUN_TERMINAL:
                 await engine.recovery.go_on_with(row)
             return Recovered(False, what="its rows and its journal agree")
-        outcome = await engine.inbox.request(row.run_id, "recover", Wish(reverify, actor))
+        outcome = await engine.inbox.request(row.run_no, "recover", Wish(reverify, actor))
         await engine.recovery.go_on_with(row)
         return msgspec.convert({k: v for k, v in outcome.items() if k != "outcome"}, Recovered)
 
@@ -112,7 +112,7 @@ class Catalogue:
         commit, recovered = self._repair(row, finding, history, plan, wish.actor, message)
         if message is not None:
             verdict = {"outcome": "applied", **msgspec.to_builtins(recovered)}
-            commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict))]
+            commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict)), *commit.outcomes]
         log.warning("run %s is recovered (%s): %s", row.run_id, finding.case, finding.what)
         return commit
 
@@ -168,7 +168,8 @@ class Catalogue:
         truth.branch, truth.seq, truth.head_hash = row.branch, history.rows[-1].seq, history.rows[-1].hash
         opening.leave_out(*carried(history.branches, source, opening.parent, line))
         branch = opening.as_branch(max(history.branches) + 1, truth.fold.key_epoch, plan.version, actor)
-        base = fold(plan, row.run_no, row.run_id, inherited(line, branch, plan))
+        kept = inherited(line, branch, plan)
+        base = fold(plan, row.run_no, row.run_id, kept)
         draft = Draft(truth, engine.clock.now())
         branches.begin(draft, base, opening, branch, branches.Edits())
         draft.emit(ev.RunRecovered(finding.case, row.branch, branch.branch, opening.cutoff_seq, finding.what))
@@ -181,33 +182,12 @@ class Catalogue:
             runs.end(draft, finding.ended)
         commit = engine.branching.opening(row, draft, branch)
         commit.change = rows.run_change(base, None)
-        journal = [*history.entries, *draft.entries]
-        commit.waits, commit.timers = _all_waits(base, journal), _all_timers(base, journal)
+        register = Register((*history.entries, *draft.entries))
+        commit.waits = list(register.wait_rows(base, history.shared_until).values())
+        commit.timers = list(register.timer_rows(base, history.shared_until).values())
         commit.messages = message_rows(engine.store, draft, {})  # a parent that was told already is not told again
+        commit.outcomes = redelivery.given_back(engine.store, row.run_no, history.entries, kept)
         return commit, Recovered(True, finding.case, finding.what, branch.branch, opening.cutoff_seq)
-
-
-def _all_waits(state: RunState, journal: list[ev.Entry]) -> list[WaitRow]:
-    """A row for every wait that was ever opened, on any branch."""
-    return rows.wait_rows(state, [e for e in journal if type(e.event) is ev.WaitOpened])
-
-
-def _all_timers(state: RunState, journal: list[ev.Entry]) -> list[TimerRow]:
-    """A row for every timer that was ever set; what another branch had set does not go off any more."""
-    found: dict[str, TimerRow] = {}
-    for entry in journal:
-        if type(entry.event) is ev.TimerSet:
-            row = TimerRow(state.run_no, entry.event.timer, entry.event.due_at, entry.branch, "set")
-            found[row.timer] = row
-        elif type(entry.event) in (ev.TimerFired, ev.TimerCancelled) and entry.event.timer in found:
-            status = "fired" if type(entry.event) is ev.TimerFired else "cancelled"
-            found[entry.event.timer] = found[entry.event.timer]._replace(status=status)
-    for timer, row in found.items():
-        if timer in state.timers:
-            found[timer] = row._replace(status="set", due_at=state.timers[timer])
-        elif row.status == "set":
-            found[timer] = row._replace(status="cancelled")
-    return list(found.values())
 
 
 def not_needed() -> dict[str, Any]:

@@ -5,6 +5,7 @@ Owns: JSON in, whole encoded values out, with what rules read of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,14 +13,15 @@ import msgspec
 from holdfast.engine.history import History
 from holdfast.engine.starting import encode_inputs
 from holdfast.engine.values import held_value
-from holdfast.model import handlers, values
+from holdfast.model import answers, handlers, values
+from holdfast.model import events as ev
 from holdfast.model.captures import capture, captured, check_size
 from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode
 from holdfast.model.graph import NodePlan, Plan
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.instances import instance_text
 from holdfast.model.state import RunState
-from holdfast.rules.branches import Edits
+from holdfast.rules.branches import AnswerEdit, Edits
 from holdfast.rules.cutting import find
 from holdfast.rules.draft import Refusal
 
@@ -28,17 +30,13 @@ KNOWN = ("input", "vars", "outputs", "answers", "version")
 
 def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> Edits:
     """Check what a caller wants to edit. `input` is a JSON merge patch on the input of the line of history, `vars` and
-    `outputs` give whole values."""
+    `outputs` give whole values, `answers` whole answers by the id of the question."""
     ready = Edits()
     if not edits:
         return ready
     unknown = [name for name in edits if name not in KNOWN]
     if unknown:
         raise InvalidInput(f"edits know {', '.join(KNOWN)}; not {', '.join(unknown)}")
-    if edits.get("answers"):
-        raise InvalidInput(
-            f"there is no question {next(iter(edits['answers']))} on this line of history to be answered"
-        )
     ready.version = _version(edits, history)
     plan = history.plan(ready.version) if ready.version else head.plan
     workflow = handlers.find_workflow(history.row.workflow)
@@ -57,6 +55,8 @@ def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> E
         node = plan.scope_of(instance[1]).nodes[instance[0]]
         data, ready.outputs_captured[text] = _output(text, value, node)
         ready.outputs[text] = msgspec.Raw(data)
+    if edits.get("answers"):
+        ready.answers = _answers(edits["answers"], history.line(head.branch))
     return ready
 
 
@@ -124,6 +124,30 @@ def _output(text: str, value: Any, node: NodePlan) -> tuple[bytes, dict[str, Any
         handler = handlers.find(node.definition.uses) if node.body is None else None
         data = _check(value, Any if handler is None else handler.returns, what)
     return data, captured(data, node.captures, what)
+
+
+def _answers(given: Any, line: Sequence[ev.Entry]) -> dict[str, AnswerEdit]:
+    if not isinstance(given, dict):
+        raise InvalidInput(f"edited answers are an object with answers by the id of their question, not {given!r}")
+    opened = {entry.event.wait_id: entry for entry in line if type(entry.event) is ev.WaitOpened}
+    ready: dict[str, AnswerEdit] = {}
+    for wait_id, value in given.items():
+        asked = opened.get(wait_id)
+        if asked is None:
+            known = ", ".join(name for name, entry in opened.items() if entry.event.kind == "input") or "none"
+            raise InvalidInput(f"there is no question {wait_id} on this line of history; there are: {known}")
+        if asked.event.kind != "input":
+            raise InvalidInput(f"{wait_id} is no question but a {asked.event.kind}: it has no answer to edit")
+        assert asked.node is not None
+        assert asked.path is not None
+        schema = asked.event.about.get("schema")
+        data = values.encode(value, what=f"the answer to {wait_id}")
+        wrong = answers.problems(schema, data)
+        if wrong:
+            raise InvalidInput(f"this does not answer {wait_id}: {'; '.join(wrong)}")
+        data = answers.completed(schema, data)
+        ready[wait_id] = AnswerEdit(msgspec.Raw(data), asked.node, asked.path, asked.visit, asked.event.call)
+    return ready
 
 
 def _check(value: Any, annotation: Any, what: str) -> bytes:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.engine import reads
+from holdfast.engine import reads, waits
 from holdfast.engine.actor import RunActor
+from holdfast.engine.batching import Batch
 from holdfast.engine.branching import Branching
 from holdfast.engine.catalogue import Catalogue, Recovered
 from holdfast.engine.clock import Clock, SystemClock
@@ -29,6 +30,7 @@ from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.leases import Lease
+from holdfast.engine.memories import Memories
 from holdfast.engine.protocols import Done, Executor
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.run import Run
@@ -37,12 +39,14 @@ from holdfast.engine.slots import Slots
 from holdfast.engine.starting import Starting
 from holdfast.engine.values import Values
 from holdfast.engine.versions import Versions
+from holdfast.engine.waits import Wait
 from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, LeaseLost, MissingCode, StoreError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.rules.resuming import RESUMABLE
 from holdfast.store.api import Landed, RunRow, Store
 
 if TYPE_CHECKING:
@@ -74,6 +78,7 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
+        self.memories = Memories(store, self.values, self.spawn)
         self.versions = Versions(store)
         self.slots = Slots(self.settings.threads, self.settings.processes)
         self.hub = Hub()
@@ -96,6 +101,7 @@ class Engine:
         self.catalogue: Catalogue
         self.recovery: Recovery
         self.isolation = Isolation(self)
+        self._releasing: Batch[tuple[int, int], None] = Batch(self._release_all, self.spawn)
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -233,19 +239,52 @@ class Engine:
         only lacks its end. Raises Refused when another engine owns the run, CannotBeRepaired when nothing helps."""
         return await self.catalogue.recover(run_id, reverify=reverify, actor=actor)
 
-    async def resume(self, run_id: str, *, actor: str = "") -> Run[Any]:
-        """Go on with a run that nobody drives: release a hold, take over what a dead engine left. Harmless when it is
-        being driven already. Raises MissingCode when its code is not loaded here."""
+    async def asked(
+        self, *, basket: str | None = None, assignee: str | None = None, limit: int = 100
+    ) -> builtins.list[Wait]:
+        """What people are asked by all runs, and what lies in baskets, oldest first."""
+        return waits.views(self.store.asked(basket=basket, assignee=assignee, limit=limit))
+
+    async def baskets(self) -> builtins.list[dict[str, Any]]:
+        """The baskets in which something lies: how many questions, how many pended nodes, since when."""
+        return waits.baskets_json(self.store)
+
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        wait: str | None = None,
+        path: str | None = None,
+        vars: dict[str, Any] | None = None,
+        actor: str = "",
+    ) -> Run[Any]:
+        """Go on with a run that nobody drives, or that waits for a person to let it: release a hold, end a pause, take
+        a node out of its basket (`run.resume` says which, and what `vars` does), take over what a dead engine left.
+        Harmless when it is being driven already. Raises MissingCode when its code is not loaded here."""
+        run, _ = await self.go_on(run_id, wait=wait, path=path, vars=vars, actor=actor)
+        return run
+
+    async def go_on(
+        self,
+        run_id: str,
+        *,
+        wait: str | None = None,
+        path: str | None = None,
+        vars: dict[str, Any] | None = None,
+        actor: str = "",
+    ) -> tuple[Run[Any], builtins.list[str]]:
+        """`resume`, and the waits that ended with it."""
         row = reads.find_run(self.store, run_id)
         run: Run[Any] = Run(self, row.run_id, row.run_no)
         if row.engine is None and self.catalogue.looks_odd(row):
             await self.catalogue.recover(row.run_id, actor=actor)
             row = reads.find_run(self.store, run_id)
-        if row.status in RUN_TERMINAL:
-            return run
-        held = any(wait.kind == "hold" for wait in self.store.open_waits([row.run_no]))
-        if row.run_no in self.actors and not held:
-            return run
+        named = wait is not None or path is not None or bool(vars)
+        if row.status in RUN_TERMINAL:  # of what is named somebody hears that it is too late, and why
+            return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if named else []
+        asked = named or any(w.kind in RESUMABLE for w in self.store.open_waits([row.run_no]))
+        if row.run_no in self.actors and not asked:
+            return run, []
         if not self.versions.runnable(row.workflow, row.version):
             raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
         if self.recovery.roots is not None:
@@ -254,11 +293,10 @@ class Engine:
         if row.hold is not None:
             await self.committer.call(self.store.set_hold, row.run_no, row.token, None)
         await self.recovery.bury_dead()
-        if held:
-            await self.inbox.request(row.run_id, "resume", {"actor": actor})
+        ended = await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
         await self.recovery.claim([row.run_no])
         await self.recovery.sweep()
-        return run
+        return run, ended
 
     # --- the pump ------------------------------------------------------------------------------------------
 
@@ -355,13 +393,17 @@ class Engine:
     async def put_on_hold(self, run_no: int, token: int, hold: str) -> None:
         """No engine touches the run until somebody resumes it."""
         await self.committer.insist(self.store.set_hold, run_no, token, hold)
-        await self.committer.insist(self.store.release, run_no, token)
+        await self.committer.insist(self.store.release, [(run_no, token)])
         self.hub.moved(run_no)
 
     async def release(self, actor: RunActor) -> None:
         """Give a lease back."""
-        await self.committer.insist(self.store.release, actor.run_no, actor.token)
+        await self._releasing.put((actor.run_no, actor.token))
         self.inbox.look_soon()  # whatever came in while we let go must find an owner
+
+    async def _release_all(self, leases: builtins.list[tuple[int, int]]) -> builtins.list[None]:
+        await self.committer.insist(self.store.release, leases)
+        return [None] * len(leases)
 
     async def watch(self, run_id: str) -> RunRow:
         """Wait until a run, of whoever, has ended."""
@@ -386,11 +428,11 @@ class Engine:
         row = self.lease.row(msgspec.json.encode(self._offers))
         await self.committer.insist(self.store.register_engine, row)
         await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
-        self._leave_lost()
+        self.leave_lost()
         await self.recovery.sweep()
 
-    def _leave_lost(self) -> None:
-        """Somebody declared this engine dead: its runs are others' now, and silent bodies must hear of it too."""
+    def leave_lost(self) -> None:
+        """Leave runs that others have taken: somebody declared this engine dead, and silent bodies must hear of it too."""
         for actor in list(self.actors.values()):
             row = self.store.run_by_no(actor.run_no)
             if row is None:
@@ -405,7 +447,7 @@ class Engine:
     async def _poll(self) -> None:
         """Look around, again and again."""
         while True:
-            await asyncio.sleep(self.settings.poll_seconds)
+            await asyncio.sleep(0 if self.recovery.more_is_due else self.settings.poll_seconds)
             try:
                 await self.patrol()
             except Exception:  # one run that cannot be read must not make the engine deaf to all others

@@ -33,6 +33,11 @@ class History:
         if row.branch not in self.branches:
             raise CorruptJournal(f"run {row.run_id} is on branch {row.branch}, of which its journal knows nothing")
 
+    @property
+    def shared_until(self) -> int:
+        """Up to here the journal is that of the run which this one was forked from; 0: it is all its own."""
+        return max((row.seq for row in self.rows if row.run_no != self.row.run_no), default=0)
+
     def plan(self, version: int) -> Plan:
         return self._versions.numbered(self.row.workflow, version)
 

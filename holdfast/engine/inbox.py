@@ -9,24 +9,39 @@ On crash: before the insert nothing happened; after it some owner applies it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.engine.batching import Batch
 from holdfast.engine.reads import find_run, terminal_event
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import NotYetApplied, Refused, UnknownRun
 from holdfast.model.ids import derived, unique
+from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.rules.draft import Draft
-from holdfast.store.api import OPENS_BRANCH, MessageRow, RunRow, Store
+from holdfast.rules.draft import Draft, Outcome
+from holdfast.rules.questions import who_won
+from holdfast.store.api import OPENS_BRANCH, MessageRow, RunRow, Sent, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.actor import RunActor
     from holdfast.engine.engine import Engine
 
 _encode = msgspec.json.Encoder().encode
+ENDS_HOLD = OPENS_BRANCH | {"cancel", "resume"}
+"""What a run that is on hold can still be asked for; everything else waits until somebody has looked at it."""
+NAMES_A_WAIT = frozenset({"answer", "reassign", "resume"})
+
+
+class _Naming(msgspec.Struct):
+    wait_id: str | None = None
+    wait: str | None = None
+
+
+_naming = msgspec.json.Decoder(_Naming).decode
 
 
 class Inbox:
@@ -34,74 +49,145 @@ class Inbox:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._looking = False
-        self._again = False
+        self._looking: asyncio.Event | None = None
+        """Set when the look that is under way is over."""
+        self._asked_looks = 0
+        """How often somebody has asked for a look."""
+        self._looked = 0
+        """How many of those have had theirs."""
+        self._sending: Batch[MessageRow, Sent] = Batch(self._send, engine.spawn)
+        self._asking: dict[str, dict[str, Any] | None] = {}
+        """Messages whose senders wait here, and what became of those that were settled here."""
 
     async def request(
-        self, run_id: str, kind: str, payload: Any, timeout: float = 10.0, *, message_id: str | None = None
+        self, run_no: int, kind: str, payload: Any, timeout: float = 10.0, *, message_id: str | None = None
     ) -> dict[str, Any]:
         """Send a message to a run and wait until its owner has applied it; what came of it. The same `message_id` is
         the same request, however often it is made."""
         engine = self._engine
         engine.check()
-        row = engine.store.run(run_id)
-        if row is None:
-            raise UnknownRun(f"there is no run {run_id} in {engine.store.url}")
+        row = self._row(run_no)
+        run_id = row.run_id
         if _is_done(row, kind):
             return {}
         if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
-            raise Refused(f"run {run_id} has {row.status} already; it cannot be asked to {kind}")
+            raise self._too_late(row, kind, _encode(payload))
         message_id = message_id or unique("m_")
-        message = MessageRow(message_id, row.run_no, kind, msgspec.json.encode(payload), engine.clock.now())
-        if await engine.committer.call(engine.store.send, message) == "finished":
-            raise Refused(f"run {run_id} has ended before it could be asked to {kind}")
-        await self._apply_here(row)
-        return await self._outcome(run_id, kind, message.message_id, timeout)
+        message = MessageRow(message_id, row.run_no, kind, _encode(payload), engine.clock.now())
+        self._asking[message_id] = None
+        moved = engine.hub.listen(row.run_no)
+        try:
+            sent = await self._sending.put(message)
+            if sent == "finished":
+                raise self._too_late(row, kind, message.payload)
+            if sent == "conflict":
+                raise Refused(f"run {run_id} was sent something else under this id already; nothing was changed")
+            await self._apply_here(row, message)
+            return await self._outcome(row, message, moved, timeout, is_known=sent == "duplicate")
+        finally:
+            engine.hub.leave(row.run_no, moved)
+            self._asking.pop(message_id, None)
 
-    async def _apply_here(self, row: RunRow) -> None:
+    def _row(self, run_no: int) -> RunRow:
+        """The run's row; of one that is driven here as it was when that began: it has neither ended nor a hold."""
+        actor = self._engine.actors.get(run_no)
+        row = self._engine.store.run_by_no(run_no) if actor is None or actor.row is None else actor.row
+        if row is None:
+            raise UnknownRun(f"there is no run number {run_no} in {self._engine.store.url}")
+        return row
+
+    async def _send(self, messages: list[MessageRow]) -> list[Sent]:
+        return await self._engine.committer.call(self._engine.store.send, messages)
+
+    async def _apply_here(self, row: RunRow, message: MessageRow) -> None:
         """With no live owner we are the owner: no code is needed to apply a request."""
         await self.look()
         engine = self._engine
-        if row.run_no not in engine.actors:
+        is_settled = self._asking.get(message.message_id) is not None  # and its run has perhaps gone already
+        if row.run_no not in engine.actors and not is_settled:
             await engine.recovery.bury_dead()
-            if row.hold is not None:  # a run that is on hold can still be asked to end
+            if row.hold is not None:
+                if message.kind not in ENDS_HOLD:
+                    raise NotYetApplied(
+                        f"accepted, not yet applied: run {row.run_id} is on hold ({row.hold}); it hears of it when "
+                        "somebody resumes it"
+                    )
                 engine.recovery.accepted.add(row.run_no)
                 await engine.committer.call(engine.store.set_hold, row.run_no, row.token, None)
             await engine.recovery.claim([row.run_no], even_without_code=True)
 
-    async def _outcome(self, run_id: str, kind: str, message_id: str, timeout: float) -> dict[str, Any]:
-        engine = self._engine
+    async def _outcome(
+        self, row: RunRow, message: MessageRow, moved: asyncio.Event, timeout: float, *, is_known: bool
+    ) -> dict[str, Any]:
+        engine, kind = self._engine, message.kind
         deadline = engine.loop.time() + timeout
-        run_no = find_run(engine.store, run_id).run_no
-        moved = engine.hub.listen(run_no)
-        try:
-            while True:
-                engine.check()
-                message = engine.store.message(message_id)
-                assert message is not None
-                row = engine.store.run_by_no(run_no)
-                assert row is not None
-                if _is_done(row, kind):
+        while True:
+            engine.check()
+            told = self._asking.get(message.message_id)
+            if told is not None:
+                return self._applied(row, message, told)
+            if is_known:
+                stored, now = engine.store.message(message.message_id), engine.store.run_by_no(row.run_no)
+                assert stored is not None
+                assert now is not None
+                if _is_done(now, kind):
                     return {}
-                if message.outcome is not None:
-                    return _applied(run_id, msgspec.json.decode(message.outcome))
-                if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
-                    raise Refused(f"run {run_id} has {row.status} before it could be asked")
-                left = deadline - engine.loop.time()
-                if left <= 0:
+                if stored.outcome is not None:
+                    return self._applied(row, message, msgspec.json.decode(stored.outcome))
+                if now.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
+                    raise self._too_late(now, kind, message.payload)
+                if engine.loop.time() >= deadline:
                     raise NotYetApplied(
-                        f"accepted as {message_id}, not yet applied: run {run_id} is owned by {row.engine or 'nobody'}"
+                        f"accepted as {message.message_id}, not yet applied: run {row.run_id} is owned by "
+                        f"{now.engine or 'nobody'}"
                     )
-                if row.engine is None:  # its owner let it go before it came to the message
-                    await self._apply_here(row)
-                try:
-                    async with asyncio.timeout(min(left, 0.5)):  # wait_for can lose a cancellation
-                        await moved.wait()
-                except TimeoutError:
-                    continue
-                moved.clear()
-        finally:
-            engine.hub.leave(run_no, moved)
+                if now.engine is None:  # its owner let it go before it came to the message
+                    await self._apply_here(now, message)
+                    if message.message_id in self._asking and self._asking[message.message_id] is not None:
+                        continue
+            is_known = True  # from now on the store is asked as well: another process may be the owner
+            look_again = engine.loop.call_at(min(deadline, engine.loop.time() + 0.5), moved.set)
+            try:
+                await moved.wait()
+            finally:
+                look_again.cancel()
+            moved.clear()
+
+    def _applied(self, row: RunRow, message: MessageRow, outcome: dict[str, Any]) -> dict[str, Any]:
+        if outcome["outcome"] != "refused":
+            return outcome
+        if outcome["code"] == "finished":
+            raise self._too_late(row, message.kind, message.payload)
+        raise Refused(f"run {row.run_id}: {outcome['why']}", reason=outcome["code"])
+
+    def _too_late(self, row: RunRow, kind: str, payload: bytes) -> Refused:
+        """The run has ended; whoever wanted to answer something is told who did."""
+        ended = _ended_by(self._engine.store, row.run_id, _named(payload)) if kind in NAMES_A_WAIT else None
+        if ended is not None:
+            return Refused(f"run {row.run_id}: {who_won(*ended)}", reason="closed")
+        now = self._engine.store.run_by_no(row.run_no) or row
+        cannot = {"answer": "nothing it asks can be answered any more", "signal": "it receives no signals any more"}
+        why = cannot.get(kind, f"it cannot be asked to {kind}")
+        return Refused(f"run {row.run_id} has {now.status} already; {why}", reason="finished")
+
+    def settled(self, outcomes: Iterable[Outcome]) -> None:
+        """Messages were applied or refused here, durably: whoever waits for them need not ask the store."""
+        for outcome in outcomes:
+            if outcome.message_id in self._asking:
+                self._asking[outcome.message_id] = _verdict(outcome)
+
+    def check_signal(self, run_id: str, name: str, payload: bytes, signal_id: str) -> str:
+        """Whether a signal can be sent to a run; the id of its message."""
+        row = self._engine.store.run(run_id)
+        if row is None:
+            raise UnknownRun(f"there is no run {run_id} to be sent the signal {name!r}")
+        if row.status in RUN_TERMINAL:
+            raise self._too_late(row, "signal", payload)
+        message_id = signal_message_id(run_id, signal_id)
+        earlier = self._engine.store.message(message_id)
+        if earlier is not None and earlier.payload != _encode(signal_payload(name, payload)):
+            raise Refused(f"run {run_id} was sent another signal under the id {signal_id!r} already")
+        return message_id
 
     async def report_end(self, run_id: str, to_run_no: int) -> None:
         """Tell a run when another one, which does not report to it by itself, has ended."""
@@ -113,26 +199,30 @@ class Inbox:
         """Tell a run that a child has ended; a second report is a no-op."""
         engine = self._engine
         message = report_of_end(engine.store, run_id, to_run_no, engine.clock.now())
-        await engine.committer.insist(engine.store.send, message)
+        await engine.committer.insist(engine.store.send, [message])
 
     def look_soon(self) -> None:
         """A message was written by this process."""
         self._engine.spawn(self.look())
 
     async def look(self) -> None:
-        """Bring new messages to the runs this engine owns, and claim those that nobody owns."""
-        if self._looking:
-            self._again = True
-            return
-        self._looking = True
-        try:
-            while True:
-                self._again = False
+        """Bring new messages to the runs this engine owns, and claim those that nobody owns. What was written before
+        this was called has been looked at when it returns; whoever asks in one turn of the loop shares one look."""
+        self._asked_looks += 1
+        mine = self._asked_looks
+        while self._looked < mine:
+            if self._looking is not None:
+                await self._looking.wait()
+                continue  # it may have read before what we know of was written, or its caller was cancelled
+            self._looking = asyncio.Event()
+            try:
+                await asyncio.sleep(0)
+                served = self._asked_looks
                 await self._look()
-                if not self._again:
-                    return
-        finally:
-            self._looking = False
+                self._looked = served
+            finally:
+                self._looking.set()
+                self._looking = None
 
     async def _look(self) -> None:
         engine = self._engine
@@ -174,7 +264,7 @@ def deliver(actor: RunActor, message: MessageRow) -> None:
     if message.kind in OPENS_BRANCH:
         actor.engine.spawn(actor.engine.branching.apply_to(actor, message))
     else:
-        actor.tell(cmd.Message(message.message_id, message.kind, message.payload))
+        actor.tell(cmd.Message(message.message_id, message.kind, message.payload, sent_at=message.created_at))
 
 
 def _is_done(row: RunRow, kind: str) -> bool:
@@ -182,10 +272,47 @@ def _is_done(row: RunRow, kind: str) -> bool:
     return kind == "cancel" and row.status == RunStatus.CANCELLED
 
 
-def _applied(run_id: str, outcome: dict[str, Any]) -> dict[str, Any]:
-    if outcome["outcome"] == "refused":
-        raise Refused(f"run {run_id}: {outcome['why']}")
-    return outcome
+def signal_message_id(run_id: str, signal_id: str) -> str:
+    """A signal is known by the id its sender gave it, once per run."""
+    return derived("m_", run_id, "signal", signal_id)
+
+
+def signal_payload(name: str, payload: bytes) -> dict[str, Any]:
+    return {"name": name, "payload": msgspec.Raw(payload)}
+
+
+def informed(store: Store, state: RunState, message: cmd.Message) -> cmd.Message:
+    """A message that names a wait which is closed already: with how, and by whom."""
+    wait_id = _named(message.payload) if message.kind in NAMES_A_WAIT else None
+    ended = None if wait_id in state.waits else _ended_by(store, state.run_id, wait_id)
+    return message if ended is None else msgspec.structs.replace(message, ended_by=ended[1:])
+
+
+def _ended_by(store: Store, run_id: str, wait_id: str | None) -> tuple[str, str, str] | None:
+    """A wait that is closed already: its id, how it has ended, and by whom."""
+    for found in store.wait(wait_id) if wait_id is not None else ():
+        if found.run_id == run_id and found.wait.wait_id == wait_id and found.wait.outcome is not None:
+            return found.wait.wait_id, found.wait.outcome, found.wait.actor or ""
+    return None
+
+
+def _named(payload: bytes) -> str | None:
+    try:
+        named = _naming(payload)
+    except msgspec.MsgspecError:
+        return None  # the rules refuse it
+    return named.wait_id or named.wait
+
+
+def verdict(outcome: Outcome) -> bytes:
+    """What became of a message, as its row says it."""
+    return _encode(_verdict(outcome))
+
+
+def _verdict(outcome: Outcome) -> dict[str, Any]:
+    if outcome.code is not None:
+        return {"outcome": "refused", "code": outcome.code, "why": outcome.why}
+    return {"outcome": "applied", **outcome.detail}
 
 
 def message_rows(store: Store, draft: Draft, born: dict[str, int]) -> list[MessageRow]:

@@ -13,7 +13,9 @@ import msgspec
 
 from holdfast.engine import reads
 from holdfast.engine.history import History
+from holdfast.engine.register import Register
 from holdfast.engine.rows import node_row
+from holdfast.engine.times import iso, when
 from holdfast.rules.branches import REQUESTS
 from holdfast.store.api import EngineRow, EventRow, NodeRow, RunRow, Store, VersionRow, WaitRow
 
@@ -31,13 +33,7 @@ class Past:
         there = {entry.seq for entry in line}
         self._events = [row for row in history.rows if row.seq in there]
         self._nodes = [NodeRow._make(node_row(history.row.run_no, ns, 0 if ns.closed else 1)) for ns in state.changed]
-        self._waits = [
-            WaitRow(
-                history.row.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, branch, "open", w.since, w.until,
-                _encode({"call": w.call, "about": None, "child": w.child}),
-            )
-            for w in state.waits.values()
-        ]  # fmt: skip
+        self._waits = [row for row in Register(line).wait_rows(state).values() if row.status == "open"]
         self.row: RunRow = msgspec.structs.replace(
             history.row,
             version=state.plan.version,
@@ -123,7 +119,7 @@ def branches_json(store: Store, history: History) -> list[dict[str, Any]]:
                 "reopened": list(b.reopened),
                 "origin": None if origin is None else origin.run_id,
                 "actor": b.actor,
-                "at": reads.iso(reads.when(b.at)),
+                "at": iso(when(b.at)),
             }
         )
     return shown

@@ -4,6 +4,9 @@ Owns: the view of a run that path-based engines have (one row per path: its stat
 answered, the basket it waits in), and what resuming makes of paths that were cut off.
 Never: is read by anything that decides; it is derived from rows, for people and for those who migrate.
 
+A unit that ended with `hf.pend` lies in its basket and has answered `ok_pend` (the next unit runs on resume),
+`ok_pend_eor` (the same one) or `error_pend` (the same one, after an error). A plain resume takes the deepest such path.
+
 A path that was running when its engine died is *sanitised* when the run is resumed: the unit that never answered runs
 again (`ok_pend_eor`), behind one that answered the next unit runs (`ok_pend`), and until then the path lies in the
 basket `workflow_temp_hold`. That is what taking a run over does anyway; here it is only spelt in their words.
@@ -16,11 +19,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
+from holdfast.engine.waits import about_of
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.rules.resuming import pend_order
 from holdfast.store.api import NodeRow, RunRow, Store, WaitRow
 
 TEMP_HOLD = "workflow_temp_hold"
 _AT_WORK = frozenset({NodeStatus.SCHEDULED, NodeStatus.RUNNING})
+_RESPONSES = {"next": "ok_pend", "same": "ok_pend_eor", "error": "error_pend"}
 _data = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -50,18 +56,24 @@ class Paths(msgspec.Struct, frozen=True):
 
 def execution_paths(store: Store, row: RunRow) -> Paths:
     """A run as paths; those that were cut off are shown as resuming will find them."""
-    waits = {(w.node, w.path): w for w in store.open_waits([row.run_no])}
+    waits = store.open_waits([row.run_no])
+    by_unit = {(w.node, w.path): w for w in waits}
     by_path: dict[str, list[NodeRow]] = {}
     for node in store.nodes(row.run_no):
         by_path.setdefault(node.path, []).append(node)
     complete = row.status in RUN_TERMINAL
-    interrupted = row.engine is None and not complete
-    found = [_path(name, nodes, waits, complete) for name, nodes in sorted(by_path.items())]
-    if interrupted:
+    found = [_path(name, nodes, by_unit, complete) for name, nodes in sorted(by_path.items())]
+    if row.engine is None and not complete and row.status != RunStatus.SUSPENDED:  # it was left at work
         found = [sanitised(path) for path in found]
-    pended = [path for path in found if path.basket is not None]
-    deepest = max(pended, key=lambda path: path.name.count("."), default=None)
-    return Paths(complete, None if deepest is None else deepest.name, found)
+    return Paths(complete, _pend_path(waits, found), found)
+
+
+def _pend_path(waits: Sequence[WaitRow], paths: Sequence[ExecutionPath]) -> str | None:
+    pended = [w for w in waits if w.kind == "basket"]
+    if pended:
+        return min(pended, key=lambda w: pend_order(w.path or ".", w.since)).path
+    in_baskets = [path.name for path in paths if path.basket is not None]
+    return max(in_baskets, key=lambda name: name.count("."), default=None)
 
 
 def _path(
@@ -74,18 +86,20 @@ def _path(
         case NodeStatus.SCHEDULED | NodeStatus.RUNNING:
             return ExecutionPath(name, "started", unit.node, None)
         case NodeStatus.SUSPENDED:
-            return ExecutionPath(name, "completed", unit.node, *_pended(waits.get((unit.node, unit.path))))
+            return _waiting(name, unit.node, waits.get((unit.node, unit.path)))
         case NodeStatus.FAILED:
             return ExecutionPath(name, "completed", unit.node, "error_pend")
     return ExecutionPath(name, "completed" if complete or name != "." else "started", unit.node, "ok_proceed")
 
 
-def _pended(wait: WaitRow | None) -> tuple[str, str | None]:
-    if wait is None:
-        return "ok_pend_eor", TEMP_HOLD
-    about = _data(wait.data).get("about")
-    basket = about.get("basket") if isinstance(about, dict) else None
-    return "ok_pend_eor", basket or (TEMP_HOLD if wait.kind == "hold" else f"workflow_{wait.kind}")
+def _waiting(name: str, unit: str, wait: WaitRow | None) -> ExecutionPath:
+    """A path whose unit waits. One that nobody lets go on by resuming it (a sleep, a question) has not answered yet."""
+    if wait is None or wait.kind == "hold":  # it was left, or must not be repeated unasked
+        return ExecutionPath(name, "completed", unit, "ok_pend_eor", TEMP_HOLD)
+    if wait.kind != "basket":
+        return ExecutionPath(name, "started", unit, None, wait.basket)
+    mode = about_of(_data(wait.data)).get("mode", "")
+    return ExecutionPath(name, "completed", unit, _RESPONSES.get(mode, "ok_pend_eor"), wait.basket)
 
 
 def sanitised(path: ExecutionPath) -> ExecutionPath:

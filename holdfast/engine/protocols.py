@@ -5,7 +5,7 @@ Owns: `Attempt` (an order to run a body), `Executor` (who carries it out), `RunP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -44,14 +44,20 @@ class RunPort(Protocol):
         """Wait until nothing of the run is held back."""
         ...
 
-    def memory(self, node: str, path: str, since: int) -> Sequence[tuple[str, bytes]]:
-        """Type and data of the events that an instance's remembered calls are read from, from seq `since` on."""
+    async def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Sequence[tuple[str, bytes]]:
+        """Type and data of the events that an instance's remembered calls are read from, from seq `since` on. Loading
+        these located arguments is quick afterwards."""
         ...
 
+    def is_suspended(self, node: str, path: str) -> bool: ...
     def variable(self, name: str) -> bytes | None: ...
     def now(self) -> int: ...
     async def order_child(self, workflow: str, inputs: dict[str, Any], run_id: str | None, detached: bool) -> NewChild:
         """Check a child's input; what comes back goes into the wait that starts it."""
+        ...
+
+    def order_signal(self, run_id: str, name: str, payload: bytes, signal_id: str) -> str:
+        """Check that a signal can be sent to a run; the id of its message. Raises UnknownRun or Refused."""
         ...
 
     def follow_child(self, run_id: str) -> None:
@@ -98,7 +104,11 @@ class Executor(Protocol):
 
     def is_live(self, run_no: int, node: str, path: str) -> bool: ...
     def all_parked(self, run_no: int, node: str, path: str) -> bool:
-        """Whether every task of the body that ever called its ctx waits in such a call."""
+        """Whether a body does nothing but wait in calls on its ctx."""
+        ...
+
+    def is_idle(self, run_no: int) -> bool:
+        """Whether every body of a run that is in memory does nothing but wait."""
         ...
 
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
@@ -107,6 +117,10 @@ class Executor(Protocol):
 
     def supersede(self, run_no: int, node: str, path: str) -> None:
         """Cancel a body that waits and that the run has gone on without: nothing it still says is heard."""
+        ...
+
+    def pause(self, run_no: int) -> None:
+        """Leave the bodies of a run at their next call on ctx, in an orderly way; those that make none finish."""
         ...
 
     def unwind(self, run_no: int) -> None:

@@ -1,16 +1,18 @@
 """Reads: runs as people and programs see them.
 
-Owns: the JSON shapes of runs, nodes, waits and events, the same on the command line and over HTTP.
+Owns: the JSON shapes of runs, nodes and events, the same on the command line and over HTTP.
 Never: changes anything.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from holdfast.engine.times import iso, iso_or_none, when
+from holdfast.engine.waits import waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, UnknownRun
@@ -75,7 +77,7 @@ def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
         shown["input"] = msgspec.json.decode(holder.input)
         shown["result"] = msgspec.json.decode(terminal.result) if isinstance(terminal, ev.RunCompleted) else None
     shown["error"] = _run_error(terminal)
-    shown["waits"] = waits_json(store, row)
+    shown["waits"] = [wait.as_json() for wait in waits_of(store, row)]
     if full:
         shown["nodes"] = nodes_json(store, row)
     shown["recoveries"] = row.recoveries
@@ -174,7 +176,9 @@ def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
         event = ev.decode(*held)
         if isinstance(event, ev.NodeFailed):
             error = error_json(event.error)
-        elif isinstance(event, ev.OutputEdited) or (isinstance(event, ev.NodeCompleted) and not event.virtual):
+        elif isinstance(event, ev.OutputEdited | ev.NodeSuspended) or (
+            isinstance(event, ev.NodeCompleted) and not event.virtual
+        ):
             output = msgspec.json.decode(event.output)
     shown = {
         "node": node.node,
@@ -187,6 +191,8 @@ def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
         "output": output,
         "error": error if node.status in (NodeStatus.FAILED, NodeStatus.SCHEDULED) else None,
     }
+    if node.status == NodeStatus.SCHEDULED and node.not_before:
+        shown["starts_at"] = iso_or_none(node.not_before)
     if node.scope is not None:
         counters = msgspec.json.decode(node.scope)
         shown["items"] = {"count": counters.get("count"), "done": _done(counters)}
@@ -196,42 +202,6 @@ def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
 def _done(counters: dict[str, Any]) -> int:
     starts, ends = (counters.get("done") or [[], []])[:2]
     return int(sum(ends) - sum(starts))
-
-
-def waits_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    for wait in store.open_waits([row.run_no]):
-        about = msgspec.json.decode(wait.data).get("about")
-        shown.append(
-            {
-                "wait_id": wait.wait_id,
-                "kind": wait.kind,
-                "node": wait.node,
-                "path": wait.path,
-                "since": iso_or_none(wait.since),
-                "until": iso_or_none(wait.until),
-                "question": about.get("why") if isinstance(about, dict) else None,
-                "schema": None,
-                "basket": None,
-                "assignee": None,
-            }
-        )
-    if row.hold is not None:
-        shown.append(
-            {
-                "wait_id": None,
-                "kind": "hold",
-                "node": None,
-                "path": None,
-                "since": None,
-                "until": None,
-                "question": row.hold,
-                "schema": None,
-                "basket": None,
-                "assignee": None,
-            }
-        )
-    return shown
 
 
 def terminal_event(store: Store, row: RunRow) -> Any:
@@ -255,15 +225,3 @@ def find_run(store: Store, run_id: str) -> RunRow:
     if matches:
         raise UnknownRun(f"{run_id!r} is not unique: {', '.join(matches)}")
     raise UnknownRun(f"there is no run {run_id!r} in {store.url}; `holdfast list` shows the runs there are")
-
-
-def when(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)
-
-
-def iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def iso_or_none(micros: int | None) -> str | None:
-    return None if micros is None else iso(when(micros))

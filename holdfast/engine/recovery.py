@@ -8,6 +8,8 @@ On crash: a claim without a commit leaves a run that another engine finds in the
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from holdfast.engine.actor import RunActor
 from holdfast.engine.inbox import deliver
 from holdfast.engine.isolation import is_suspect
 from holdfast.engine.leases import remove_lock
-from holdfast.engine.rows import state_from_rows
+from holdfast.engine.rows import held_signals, state_from_rows
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 log = logging.getLogger("holdfast.engine")
-DUE_AT_ONCE = 500
-"""Timers woken in one look, so that a thousand due at once do not starve everything else."""
+DUE_AT_ONCE = 1_000
+"""Timers whose runs are claimed together: a slow disk must not be waited for again and again."""
+LOADED_AT_ONCE = 100
+"""Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
+LOOKING_SHARE = 0.05
+"""How much of its time an engine looks through timers that are due and not for it, at most."""
 
 
 class Recovery:
@@ -46,6 +52,11 @@ class Recovery:
         """Runs that a person resumed: changed code does not stop them again."""
         self._put_off = False
         """Something was to be claimed while a suspect had its turn."""
+        self._looks_for_ended = False
+        """Waits for children are still being looked through."""
+        self._last_due: TimerRow | None = None
+        """Where the next page of due timers begins, while there are more of them."""
+        self._next_due_look = 0.0
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
@@ -53,9 +64,32 @@ class Recovery:
         for engine in self._engine.store.unknown_owners():
             log.warning("engine %s holds runs and is not known any more; they are freed", engine)
             await self._engine.committer.call(self._engine.store.remove_engine, engine)
-        for run_no, child in self._engine.store.waits_for_ended():
-            await self._engine.inbox.report(child, run_no)
+        await self._tell_of_ended()
         return await self._claim_claimable()
+
+    async def _tell_of_ended(self) -> None:
+        """Tell runs that nobody drives of children that ended, should a report have been lost. Of very many waits for
+        children all but the first are looked through while everybody else goes on."""
+        if self._looks_for_ended:
+            return
+        page = await self._tell_of_some(0)
+        if page:
+            self._looks_for_ended = True
+            self._engine.spawn(self._tell_of_others(page))
+
+    async def _tell_of_others(self, page: int) -> None:
+        try:
+            while page:
+                await asyncio.sleep(0)
+                page = await self._tell_of_some(page)
+        finally:
+            self._looks_for_ended = False
+
+    async def _tell_of_some(self, page: int) -> int:
+        found, page = self._engine.store.waits_for_ended(page)
+        for run_no, child in found:
+            await self._engine.inbox.report(child, run_no)
+        return page
 
     async def bury_dead(self) -> None:
         """Free the runs of engines that are dead."""
@@ -79,15 +113,25 @@ class Recovery:
             rows = [row for root in sorted(self.roots) for row in engine.store.claimable(root_no=root)]
         return await self.claim([run_no for run_no, workflow, version in rows])
 
+    @property
+    def more_is_due(self) -> bool:
+        """Whether more timers are due than one look wakes."""
+        return self._last_due is not None and self._engine.loop.time() >= self._next_due_look
+
     async def wake_due(self) -> None:
-        """Timers of runs that nobody owns."""
+        """A page of the timers that are due of runs that nobody owns."""
         engine = self._engine
-        due_at = engine.store.next_timer()
-        if due_at is None or due_at > engine.clock.now() or engine.stopping:
+        began = engine.loop.time()
+        if engine.stopping or began < self._next_due_look:
             return
         roots = None if self.roots is None else sorted(self.roots)
-        due = engine.store.due_timers(engine.clock.now(), DUE_AT_ONCE, handlers.workflow_names(), roots)
-        await self.claim(sorted({timer.run_no for timer in due}))
+        due = engine.store.due_timers(
+            engine.clock.now(), DUE_AT_ONCE, handlers.workflow_names(), roots, after=self._last_due
+        )
+        self._last_due = due[-1] if len(due) == DUE_AT_ONCE else None
+        if not due or not await self.claim(sorted({timer.run_no for timer in due})):
+            took = engine.loop.time() - began  # for nothing: others have to drive those that are due
+            self._next_due_look = began + took / LOOKING_SHARE
 
     async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, alone: bool = False) -> int:
         """Take the lease of those of these runs that are free and that we may drive; then go on with them. `alone`: a
@@ -98,12 +142,15 @@ class Recovery:
             self._put_off = True
             return 0
         free = [n for n in run_nos if n not in engine.actors and (chosen or n not in engine.isolation)]
-        wanted = free if even_without_code else [n for n in free if self._may_drive(n)]
+        wanted = free if even_without_code else self._drivable(free)
         if not wanted:
             return 0
         rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
-        if rows:
-            await self._load(rows, alone=alone)
+        for start in range(0, len(rows), LOADED_AT_ONCE):
+            if start > 0:
+                await asyncio.sleep(0)
+            if not engine.stopping:  # else they are given back with everything else
+                await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
         return len(rows)
 
     async def go_on_with(self, row: RunRow) -> None:
@@ -119,11 +166,15 @@ class Recovery:
             await self._engine.inbox.look()
             await self.sweep()
 
-    def _may_drive(self, run_no: int) -> bool:
-        row = self._engine.store.run_by_no(run_no)
-        if row is None or (self.roots is not None and row.root_no not in self.roots):
-            return False
-        return self._engine.versions.runnable(row.workflow, row.version)
+    def _drivable(self, run_nos: Sequence[int]) -> list[int]:
+        """Those of these runs that are ours to drive, and whose code is here."""
+        runnable, roots = self._engine.versions.runnable, self.roots
+        drivable = {
+            run_no
+            for run_no, root_no, workflow, version in self._engine.store.workflows_of(run_nos)
+            if (roots is None or root_no in roots) and runnable(workflow, version)
+        }
+        return [run_no for run_no in run_nos if run_no in drivable]
 
     async def reload(self, actor: RunActor) -> None:
         """Read a run again whose commit was refused although we hold its lease."""
@@ -146,6 +197,7 @@ class Recovery:
             timers[timer.run_no].append(timer)
         for message in store.new_messages(numbers):
             messages[message.run_no].append(message)
+        signals = held_signals(store.held_messages(numbers))
         torn = set(store.differing_heads(numbers))
         for row in rows:
             first = messages[row.run_no][0] if messages[row.run_no] else None
@@ -158,6 +210,7 @@ class Recovery:
             try:
                 plan = engine.versions.numbered(row.workflow, row.version)
                 state = state_from_rows(plan, row, nodes[row.run_no], waits[row.run_no], timers[row.run_no])
+                state.signals = signals.get(row.run_no, [])
             except (CorruptJournal, KeyError, ValueError, AssertionError) as e:
                 await self._hold(row, f"corrupt: {type(e).__name__}: {e}")
                 continue
@@ -225,12 +278,12 @@ class Recovery:
 
     def _changed_code(self, actor: RunActor) -> tuple[tuple[str, str, str], ...]:
         """Handlers whose code is not the one that the run began with."""
-        now = {n: h.fingerprint for n in actor.plan.handlers if (h := handlers.find(n)) is not None}
-        if not now or code_hash(now) == actor.state.fold.code_hash:
+        now = tuple((n, h.fingerprint) for n in actor.plan.handlers if (h := handlers.find(n)) is not None)
+        if not now or _code_hash(now) == actor.state.fold.code_hash:
             return ()
         created: Any = ev.decode(*self._engine.store.event_data(actor.run_no, [1])[1])
         was = created.fingerprints
-        return tuple((n, was[n], fp) for n, fp in sorted(now.items()) if n in was and was[n] != fp)
+        return tuple((n, was[n], fp) for n, fp in sorted(now) if n in was and was[n] != fp)
 
     async def _set_aside(self, row: RunRow, state: RunState, nodes: list[NodeRow], alone: bool) -> bool:
         """Whether a run does not go on now: it has killed too many engines, or it may be the one that kills them."""
@@ -242,7 +295,7 @@ class Recovery:
             return True
         if alone or state.status is RunStatus.SUSPENDED or not is_suspect(row.recoveries, cut_off, limit):
             return False
-        await self._engine.committer.insist(self._engine.store.release, row.run_no, row.token)
+        await self._engine.committer.insist(self._engine.store.release, [(row.run_no, row.token)])
         self._engine.isolation.add(row.run_no, row.recoveries)
         return True
 
@@ -250,6 +303,12 @@ class Recovery:
         log.error("run %s is put on hold: %s", row.run_id, why)
         engine = self._engine
         await engine.put_on_hold(row.run_no, row.token, why)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _code_hash(fingerprints: tuple[tuple[str, str], ...]) -> str:
+    """The same for all runs of a workflow, of which very many may be taken over."""
+    return code_hash(dict(fingerprints))
 
 
 def _cut_off(nodes: list[NodeRow]) -> bool:

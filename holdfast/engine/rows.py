@@ -6,22 +6,26 @@ Invariants: reading back what was written gives the same state (what is marked "
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from holdfast.model import events as ev
+from holdfast.model.evolve import wait_about
 from holdfast.model.graph import Plan
-from holdfast.model.state import Counters, Fold, NodeState, OpenScope, RunState, WaitState
+from holdfast.model.state import Counters, Fold, HeldSignal, NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.store.api import EventRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
+from holdfast.rules.decide import Signal
+from holdfast.store.api import EventRow, MessageRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
 
 _encode = msgspec.json.Encoder().encode
 _fold = msgspec.json.Decoder(Fold).decode
 _counters = msgspec.json.Decoder(Counters).decode
 _captured = msgspec.json.Decoder(dict[str, Any]).decode
 _wait_data = msgspec.json.Decoder(dict[str, Any]).decode
+_signal = msgspec.json.Decoder(Signal).decode
 
 
 def node_row(run_no: int, ns: NodeState, is_open: int) -> Any:
@@ -55,7 +59,7 @@ def changed_nodes(state: RunState) -> list[NodeRow]:
     return rows
 
 
-_ASIDE = frozenset({ev.WaitOpened, ev.WaitClosed, ev.TimerSet, ev.TimerFired, ev.TimerCancelled})
+_ASIDE = frozenset({ev.WaitOpened, ev.WaitClosed, ev.RunEdited, ev.TimerSet, ev.TimerFired, ev.TimerCancelled})
 
 
 def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[list[EventRow], bool]:
@@ -120,25 +124,45 @@ def run_row(
 
 
 def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
-    """Rows of the waits that these events opened or closed."""
-    rows: list[WaitRow] = []
+    """Rows of the waits that these events opened, handed on or closed, one for each."""
+    rows: dict[str, WaitRow] = {}
     for entry in entries:
-        e = entry.event
-        if isinstance(e, ev.WaitOpened):
-            status = "open" if e.wait_id in state.waits else "closed"
-            child = state.waits[e.wait_id].child if status == "open" else None
-            data = _encode({"call": e.call, "about": e.about, "child": child})
-            rows.append(
-                WaitRow(
-                    state.run_no, e.wait_id, e.kind, entry.node, entry.path, entry.visit, entry.branch, status,
-                    entry.at, e.until, data,
-                )
-            )  # fmt: skip
-        elif isinstance(e, ev.WaitClosed):
-            rows.append(
-                WaitRow(state.run_no, e.wait_id, "", None, None, 1, entry.branch, "closed", entry.at, None, b"{}")
-            )
-    return rows
+        match entry.event:
+            case ev.WaitOpened(wait_id=wait_id):
+                rows[wait_id] = wait_row(state.run_no, entry, state.waits.get(wait_id))
+            case ev.WaitClosed(wait_id=wait_id, outcome=outcome, actor=actor):
+                row = rows.get(wait_id) or _known_wait(state.run_no, wait_id)
+                rows[wait_id] = row._replace(status="closed", outcome=outcome, actor=actor or None)
+            case ev.RunEdited(after={"wait_id": wait_id}) if wait_id in state.waits and wait_id not in rows:
+                wait = state.waits[wait_id]
+                rows[wait_id] = _known_wait(state.run_no, wait_id)._replace(basket=wait.basket, assignee=wait.assignee)
+    return list(rows.values())
+
+
+def wait_row(run_no: int, opened: ev.Entry, wait: WaitState | None) -> WaitRow:
+    """The row of a wait: the event that opened it, and what it is now (None: not open any more)."""
+    e = opened.event
+    where = wait_about(e.about)
+    return WaitRow(
+        run_no,
+        e.wait_id,
+        e.kind,
+        opened.node,
+        opened.path,
+        opened.visit,
+        opened.branch,
+        "open",
+        opened.at,
+        e.until,
+        _encode({"call": e.call, "about": e.about, "child": None if wait is None else wait.child}),
+        where.get("basket") if wait is None else wait.basket,
+        where.get("assignee") if wait is None else wait.assignee,
+    )
+
+
+def _known_wait(run_no: int, wait_id: str) -> WaitRow:
+    """A change of a wait that has its row: of the rest the store takes nothing."""
+    return WaitRow(run_no, wait_id, "", None, None, 1, 1, "open", 0, None, b"{}")
 
 
 def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
@@ -198,24 +222,39 @@ def state_from_rows(
         state.nodes[ns.key] = ns
         if ns.status in NODE_SETTLED:
             ns.scope.unsettled.discard(ns.node)
-    for wait in waits:
-        data = _wait_data(wait.data)
-        assert wait.node is not None
-        assert wait.path is not None
-        state.waits[wait.wait_id] = WaitState(
-            wait.wait_id,
-            wait.kind,
-            wait.node,
-            wait.path,
-            wait.visit,
-            data["call"],
-            wait.since,
-            wait.until,
-            data["child"],
-        )
+    for wait in map(_wait_from_row, waits):
+        state.waits[wait.wait_id] = wait
         holder = state.nodes.get((wait.node, wait.path))
         if holder is not None:
             holder.waits = (*holder.waits, wait.wait_id)
     for timer in timers:
         state.timers[timer.timer] = timer.due_at
     return state
+
+
+def _wait_from_row(row: WaitRow) -> WaitState:
+    data = _wait_data(row.data)
+    return WaitState(
+        row.wait_id,
+        row.kind,
+        row.node or "",  # an operator's pause belongs to no node
+        row.path or ".",
+        row.visit,
+        data["call"],
+        row.since,
+        row.until,
+        data["child"],
+        wait_about(data["about"]),
+        row.basket,
+        row.assignee,
+    )
+
+
+def held_signals(messages: Iterable[MessageRow]) -> dict[int, list[HeldSignal]]:
+    """The signals among these messages, by run, in order of arrival."""
+    found: dict[int, list[HeldSignal]] = defaultdict(list)
+    for message in messages:
+        if message.kind == "signal":
+            signal = _signal(message.payload)
+            found[message.run_no].append(HeldSignal(message.message_id, signal.name, bytes(signal.payload)))
+    return found

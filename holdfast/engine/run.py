@@ -14,13 +14,15 @@ import msgspec
 
 from holdfast.engine import pasts, reads
 from holdfast.engine.history import History
+from holdfast.engine.inbox import signal_message_id, signal_payload
 from holdfast.engine.paths import execution_paths
+from holdfast.engine.waits import Wait, how_to_go_on, only_outside_moves, wait_view, waits_of
 from holdfast.engine.why import why
+from holdfast.model import answers, handlers
 from holdfast.model import events as ev
-from holdfast.model import handlers
-from holdfast.model.errors import RunCancelled, RunFailed, RunSuspended, UnknownRun, UsageError
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.model.values import decoder
+from holdfast.model.errors import InvalidInput, RunCancelled, RunFailed, RunSuspended, UnknownRun, UsageError
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.values import decoder, encode
 from holdfast.rules.branches import Asked
 from holdfast.store.api import RunRow
 
@@ -111,13 +113,67 @@ class Run(Generic[R]):
         """One paragraph: what the run waits for, since when, what will wake it, and if nothing will, why."""
         return why(self._engine.store, self._row(), self._engine.clock.now()).why
 
-    async def waits(self) -> list[dict[str, Any]]:
+    async def waits(self) -> list[Wait]:
         """What the run waits for."""
-        return reads.waits_json(self._engine.store, self._row())
+        return waits_of(self._engine.store, self._row())
+
+    async def respond(self, wait_id: str, value: Any, *, actor: str = "") -> None:
+        """Answer a question. Raises InvalidInput when the answer does not fit its schema, and Refused when it was
+        answered already (and by whom), has passed its deadline, or belongs to a run that was cancelled; the question
+        stays as it is."""
+        data = encode(value, what="the answer")
+        for found in self._engine.store.wait(wait_id):
+            if found.wait.wait_id == wait_id and found.run_id == self.run_id and found.wait.status == "open":
+                schema = wait_view(found.run_id, found.workflow, found.wait).schema
+                wrong = answers.problems(schema, data)
+                if wrong:
+                    raise InvalidInput(f"this does not answer {wait_id}: {'; '.join(wrong)}")
+        payload = {"wait_id": wait_id, "value": msgspec.Raw(data), "actor": actor}
+        await self._engine.inbox.request(self._run_no, "answer", payload)
+
+    async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        """Send a signal, which `ctx.receive(name)` or `hf.receive(name)` gets, now or when it asks. With an `id` it is
+        the same signal however often it is sent; with another payload under the same id Refused is raised."""
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"run.signal takes the name of a signal, not {name!r}")
+        data = encode(payload, what=f"the payload of signal {name!r}")
+        message_id = None if id is None else signal_message_id(self.run_id, id)
+        await self._engine.inbox.request(self._run_no, "signal", signal_payload(name, data), message_id=message_id)
+
+    async def pause(self, reason: str = "", *, actor: str = "") -> None:
+        """Stop the run between its nodes: nothing new starts, bodies at work finish their node or are left at their
+        next call on ctx. `resume` lets it go on. A second pause is a no-op."""
+        await self._engine.inbox.request(self._run_no, "pause", {"reason": reason, "actor": actor})
+
+    async def resume(
+        self,
+        *,
+        wait: str | None = None,
+        path: str | None = None,
+        vars: dict[str, Any] | None = None,
+        actor: str = "",
+    ) -> list[str]:
+        """Let the run go on where it waits for a person: end its pause, take a node out of its basket, release a hold.
+        `wait` or `path` say which; without them it is the pause, or else every hold and the basket of the deepest path
+        (the oldest of several). `vars` sets variables first. The waits that ended with it."""
+        asked = {"actor": actor, "wait": wait, "path": path}
+        given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
+        told = await self._engine.inbox.request(self._run_no, "resume", {**asked, "vars": given})
+        resumed: list[str] = told.get("resumed", [])
+        return resumed
+
+    async def reassign(
+        self, wait_id: str, *, assignee: str | None = None, basket: str | None = None, actor: str = ""
+    ) -> None:
+        """Hand a question or a pended node on: to somebody else, into another basket."""
+        if assignee is None and basket is None:
+            raise UsageError("run.reassign: say to whom: assignee='bob' or basket='managers'")
+        payload = {"wait_id": wait_id, "assignee": assignee, "basket": basket, "actor": actor}
+        await self._engine.inbox.request(self._run_no, "reassign", payload)
 
     async def cancel(self, reason: str = "", *, actor: str = "") -> None:
         """Ask the run to stop, and return when its owner has taken the request. A second cancel is a no-op."""
-        await self._engine.inbox.request(self.run_id, "cancel", {"reason": reason, "actor": actor})
+        await self._engine.inbox.request(self._run_no, "cancel", {"reason": reason, "actor": actor})
 
     async def fork(
         self,
@@ -132,7 +188,8 @@ class Run(Generic[R]):
         """Go on from elsewhere: behind event `at` (a seq), before node `at` (which runs again with everything
         downstream of it), from `"start"`, or, without it, from the end of `branch`. What is kept never runs again. The
         run itself goes on from there, on a new branch; with `as_run` a new run of that id does, and this one is left
-        alone. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`."""
+        alone. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`, and `answers` brings answers to
+        questions by their wait ids: they are not asked again."""
         asked = Asked(at, branch, keys=_keys(keys), actor=actor)
         if as_run is not None and keys == "inherit":
             raise UsageError("a run of its own has its own idempotency keys; leave keys='inherit' out")
@@ -193,11 +250,9 @@ class Run(Generic[R]):
                 row = self._row()
                 if row.status in RUN_TERMINAL:
                     return row
-                waits = self._engine.store.open_waits([self._run_no])
-                if row.hold is not None or (row.status == RunStatus.SUSPENDED and any(w.kind == "hold" for w in waits)):
-                    shown = tuple(reads.waits_json(self._engine.store, row))
-                    why = row.hold or "; ".join(str(w["question"]) for w in shown if w["kind"] == "hold")
-                    raise RunSuspended(f"run {self.run_id} is on hold: {why}", self.run_id, shown)
+                waits = only_outside_moves(self._engine.store, row, self._engine.clock.now())
+                if waits:
+                    raise _suspended(self.run_id, waits)
                 await moved.wait()
                 moved.clear()
         finally:
@@ -208,6 +263,20 @@ class Run(Generic[R]):
         if row is None:
             raise UnknownRun(f"there is no run {self.run_id} in {self._engine.store.url}")
         return row
+
+
+def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
+    """What somebody is told who waited for a run that waits for others."""
+    first = waits[0]
+    what = {
+        "input": f"waits for an answer: {first.question}",
+        "signal": f"waits for the signal {first.name!r}",
+        "basket": f"lies in the basket {first.basket!r}" + (f": {first.error['message']}" if first.error else ""),
+        "pause": f"is {first.question}",
+    }.get(first.kind, f"is on hold: {first.question}")
+    more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
+    command = how_to_go_on(waits)
+    return RunSuspended(f"run {run_id} {what}{more}. Go on: {command}", run_id, tuple(waits), command)
 
 
 def _keys(keys: str) -> str:

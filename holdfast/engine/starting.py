@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.engine.actor import RunActor
+from holdfast.engine.port import BodyPort
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers, values
@@ -206,7 +207,7 @@ class Starting:
     # --- children --------------------------------------------------------------------------------------------
 
     async def order_child(
-        self, parent: RunActor, name: str, inputs: dict[str, Any], run_id: str | None, detached: bool
+        self, parent: BodyPort, name: str, inputs: dict[str, Any], run_id: str | None, detached: bool
     ) -> cmd.NewChild:
         """What a parent's commit needs in order to create a child, or to wait for one that is there."""
         if parent.state.fold.depth + 1 > CHILD_DEPTH_MAX:

@@ -1,4 +1,4 @@
-"""Telling: spans of time in words."""
+"""Telling: spans of time and counts in words."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def in_words(micros: int) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}{'s' if seconds >= 2 * size else ''}"
     return f"{seconds} s"
+
+
+def times(count: int) -> str:
+    """`once`, `3 times`."""
+    return "once" if count == 1 else f"{count} times"

@@ -7,9 +7,10 @@ Invariants: what a consumer gets is made from stored bytes, never from another b
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -162,6 +163,20 @@ class Values:
             self.put(run_no, seq, found[seq])
         return found
 
+    def bring(self, wanted: Iterable[tuple[int, Any]]) -> None:
+        """Read what located expressions, each of some run, are made of, all at once. What is missing or cannot be read
+        is left to whoever loads it."""
+        places = {
+            (run_no, seq)
+            for run_no, located in wanted
+            for seq in _places(located)
+            if not self.in_memory(run_no, ["at", seq])
+        }
+        if places:
+            for (run_no, seq), row in self._store.event_data_of(sorted(places)).items():
+                with contextlib.suppress(CorruptJournal):
+                    self.put(run_no, seq, held_value(ev.decode(*row)))
+
     def _part(self, run_no: int, seq: int, keys: tuple[str | int, ...]) -> bytes:
         """A part of a stored value. Items of a long list are taken from slices that are cut once."""
         last = keys[-1]
@@ -307,12 +322,21 @@ class _Instances:
         return scope
 
 
+def _places(located: Any) -> Iterator[int]:
+    """The events that a located expression reads by their seq."""
+    if not isinstance(located, list) or not located or located[0] in ("const", "items", "var_at"):
+        return
+    if located[0] == "at":
+        yield located[1]
+        return
+    for part in located[1:]:
+        yield from _places(part)
+
+
 def held_value(event: Any) -> bytes:
     """The value that an event holds for its readers."""
     match event:
-        case ev.NodeCompleted():
-            return bytes(event.output)
-        case ev.OutputEdited():
+        case ev.NodeCompleted() | ev.NodeSuspended() | ev.OutputEdited():
             return bytes(event.output)
         case ev.RunCreated() | ev.InputEdited():
             return bytes(event.input)

@@ -7,6 +7,8 @@ another process, and with no engine running.
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +16,15 @@ import msgspec
 
 from holdfast.engine import reads
 from holdfast.engine.leases import life_of
+from holdfast.engine.reasons import Reasons
 from holdfast.engine.telling import in_words
+from holdfast.engine.waits import Wait, command_for, only_outside_moves
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import CorruptJournal, DefinitionError
 from holdfast.model.instances import instance_text
 from holdfast.model.limits import SUSPECT_RECOVERIES
-from holdfast.model.state import RUN_TIMEOUT
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import EngineRow, NodeRow, RunRow, Store, TimerRow, WaitRow
 
@@ -35,6 +38,16 @@ HOLDS = {
     "internal_error": "this is a bug of Holdfast; its journal is intact",
     "outcome_unknown": "find out whether its effect happened: resuming runs it again",
 }
+
+
+_ENDS = {
+    "input": "answers",
+    "signal": "sends it",
+    "basket": "lets it go on",
+    "pause": "ends the pause",
+    "hold": "lets it go on",
+}
+"""What the command does that ends a wait."""
 
 
 class Why(msgspec.Struct):
@@ -75,13 +88,15 @@ class _Telling:
             return self._answer(self._ended(), moves=True)
         if row.hold is not None:
             return self._answer(self._held(row.hold), moves=False)
-        waits = self._store.open_waits([row.run_no])
-        held = [wait for wait in waits if wait.kind == "hold"]
-        if held and row.status == RunStatus.SUSPENDED:
-            return self._answer(f"{self._waiting()} {self._decision(held[0])}", moves=False)
         driven, drives = self._driver()
-        needs_a_person = bool(waits) and all(wait.kind not in ("timer", "child") for wait in waits)
-        return self._answer(f"{self._waiting()} {driven}", moves=drives and not needs_a_person)
+        waits = only_outside_moves(self._store, row, self._now)
+        sentences = [
+            self._waiting(),
+            self._decisions(waits, driven if drives else "") if waits else driven,
+            self._kept(),
+        ]
+        ends_by_itself = waits is None or all(wait.until is not None and wait.kind != "pause" for wait in waits)
+        return self._answer(" ".join(s for s in sentences if s), moves=drives and ends_by_itself)
 
     def _answer(self, text: str, *, moves: bool) -> Why:
         return Why(self._row.run_id, reads.shown_status(self._row), text, moves)
@@ -153,15 +168,17 @@ class _Telling:
         return found
 
     def _suspended(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
-        reasons = [self._wait(wait) for wait in waits] + self._delays(timers, nodes)
+        told = Reasons(self._store, timers, self._now)
+        reasons = [told.of(wait) for wait in _pause_first(waits)] + told.delays(nodes)
         if not reasons:
             return f"{self._run} is suspended and nothing can wake it; `holdfast doctor {self._row.run_id}` repairs it."
         return f"{self._run} waits: {self._list(reasons)}."
 
     def _running(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
         reasons = [self._body(node) for node in nodes if node.status == NodeStatus.RUNNING and node.scope is None]
-        reasons += [self._wait(wait) for wait in waits]
-        reasons += self._delays(timers, nodes)
+        told = Reasons(self._store, timers, self._now)
+        reasons += [told.of(wait) for wait in _pause_first(waits)]
+        reasons += told.delays(nodes)
         reasons += self._ticket()
         if not reasons:
             reasons = [self._place(node) for node in nodes if node.status == NodeStatus.SCHEDULED]
@@ -185,54 +202,29 @@ class _Telling:
         said = f", of which {limit} may run at once" if limit is not None else ""
         return f"{_name(node)} waits for a free place{said}"
 
-    def _wait(self, wait: WaitRow) -> str:
-        node = instance_text(wait.node or "?", wait.path or ".", wait.visit)
-        age = in_words(self._now - wait.since)
-        data = msgspec.json.decode(wait.data)
-        match wait.kind:
-            case "timer":
-                return f"{node} has slept for {age}, and sleeps {self._until(wait.until)}"
-            case "child":
-                return f"{node} has waited for {age} for its child {self._child(data.get('child'))}"
-            case "hold":
-                asked = (data.get("about") or {}).get("why", "its engine died, and nobody knows whether it was done")
-                return f"{node} has waited for {age} for a person to decide ({asked})"
-        end = "" if wait.until is None else f", at most {self._until(wait.until)}"
-        return f"{node} has waited for {age} for {wait.kind}{end}"
-
-    def _child(self, child: str | None) -> str:
-        row = None if child is None else self._store.run(child)
-        if row is None:
-            return f"{child}, which does not exist, so nothing will wake it"
-        return f"{child}, which is {reads.shown_status(row)} (`holdfast why {child}`)"
-
-    def _delays(self, timers: list[TimerRow], nodes: list[NodeRow]) -> list[str]:
-        found = [
-            f"{_name(node)} failed {_times(node.failures)} and is tried again (attempt {node.attempt}) "
-            f"at {self._instant(node.not_before)}"
-            for node in nodes
-            if node.status == NodeStatus.SCHEDULED and node.not_before
-        ]
-        found += [f"it may take {self._until(timer.due_at)}" for timer in timers if timer.timer == RUN_TIMEOUT]
-        return found
-
-    def _until(self, due_at: int | None) -> str:
-        return "without an end" if due_at is None else f"until {self._instant(due_at)}"
-
-    def _instant(self, at: int) -> str:
-        apart = f"which was {in_words(self._now - at)} ago" if at <= self._now else f"in {in_words(at - self._now)}"
-        return f"{reads.iso_or_none(at)}, {apart}"
-
     # --- who will move it ------------------------------------------------------------------------------------
 
-    def _decision(self, wait: WaitRow) -> str:
-        """What a person can do about a body of which nobody knows whether it was done."""
-        run_id, node = self._row.run_id, instance_text(wait.node or "?", wait.path or ".", wait.visit)
-        return (
-            f"Only a person can move it. If it was not done, `holdfast resume {run_id}` lets it run again; if it was, "
-            f'`holdfast fork {run_id} --edits \'{{"outputs": {{"{node}": …}}}}\'` gives its output; '
-            f"`holdfast cancel {run_id}` ends the run."
-        )
+    def _decisions(self, waits: Sequence[Wait], driven: str) -> str:
+        """What somebody can do about it, and who goes on then."""
+        if any(wait.kind == "pause" for wait in waits):
+            waits = [wait for wait in waits if wait.kind == "pause"]
+        alone = len(waits) == 1
+        ways = [f"`{shlex.join(('holdfast', *command_for(wait, alone=alone)))}` {_ENDS[wait.kind]}" for wait in waits]
+        text = f"To move it: {self._list(list(dict.fromkeys(ways)))}."
+        if driven or not {wait.kind for wait in waits} & {"input", "signal"}:  # resuming it drives it as well
+            return f"{text} {driven}".rstrip()
+        resume = f"`holdfast resume {self._row.run_id}` goes on with it"
+        return f"{text} No engine runs its code: what you say is kept, and {resume}."
+
+    def _kept(self) -> str:
+        """Signals that came before anybody asked for them."""
+        held = self._store.held_messages([self._row.run_no])
+        names = Counter(msgspec.json.decode(m.payload).get("name", "?") for m in held if m.kind == "signal")
+        if not names:
+            return ""
+        listed = ", ".join(name if number == 1 else f"{name} ×{number}" for name, number in names.items())
+        what = "1 signal is" if names.total() == 1 else f"{names.total()} signals are"
+        return f"{what} kept that nobody has asked for yet: {listed}."
 
     def _driver(self) -> tuple[str, bool]:
         """Who will go on with it, and whether anybody will."""
@@ -266,8 +258,9 @@ def _name(node: NodeRow) -> str:
     return instance_text(node.node, node.path, node.visit)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _pause_first(waits: Sequence[WaitRow]) -> list[WaitRow]:
+    """While a run is paused, that is what it waits for first of all."""
+    return sorted(waits, key=lambda wait: wait.kind != "pause")
 
 
 def _find(definition: Definition | None, node: NodeRow) -> NodeDef | None:

@@ -54,6 +54,23 @@ class CompleteNode(OfBody, frozen=True):
     """The body ended with `hf.ticket`."""
 
 
+class PendNode(OfBody, frozen=True):
+    """The body ended with `hf.pend`: its node waits in a basket until somebody resumes it."""
+
+    basket: str
+    output: bytes = b"null"
+    captured: dict[str, Any] = {}
+    vars: dict[str, bytes] = {}
+    captured_vars: dict[str, Any] = {}
+    rerun: bool = False
+    """It runs again when it is resumed; else it has completed, with this output."""
+    error: ErrorInfo | None = None
+    """Why it could not do its work; it runs again when it is resumed."""
+    target: str | None = None
+    ticket: str | None = None
+    """Where the run goes on when it is resumed."""
+
+
 class FailNode(OfBody, frozen=True):
     error: ErrorInfo
 
@@ -63,7 +80,10 @@ class DropNode(OfBody, frozen=True):
 
 
 class StopNode(OfBody, frozen=True):
-    """The engine stops in an orderly way and the body was left: it goes on later, with the same attempt."""
+    """The engine stops in an orderly way, or the run is paused, and the body was left: it goes on later, with the same
+    attempt."""
+
+    for_pause: bool = False
 
 
 class RecordStep(OfBody, frozen=True):
@@ -93,6 +113,16 @@ class NewChild(_Command, frozen=True):
     detached: bool = False
     attach: bool = False
     """The run exists already, with the same workflow and input: wait for it, create nothing."""
+
+
+class SendSignal(OfBody, frozen=True):
+    """A body sends a signal to another run, and remembers that it did."""
+
+    event: StepCompleted
+    to: str
+    message_id: str
+    name: str
+    payload: bytes
 
 
 class OpenWait(OfBody, frozen=True):
@@ -159,10 +189,14 @@ class TakeOver(_Command, frozen=True):
 
 
 class Message(_Command, frozen=True):
-    """A row of the inbox: cancel, resume, child_ended, or a request that the engine has found to make no sense."""
+    """A row of the inbox: an answer, a signal, a request, a child's report; or one that the engine has found to make no
+    sense."""
 
     message_id: str
     kind: str
     payload: bytes
     refusal: tuple[str, str] | None = None
     """(code, why)"""
+    sent_at: int = 0
+    ended_by: tuple[str, str] | None = None
+    """(outcome, actor) of the wait that it names, where that was closed before this turn."""

@@ -42,6 +42,8 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     route: str | None = None
     """The handler's or route's label for people, when a node belongs to a branch of a route: `kind=article`."""
 
+    delay: float | None = None
+    """Seconds from when everything it needs is there until it starts."""
     retry: Retry | None = None
     timeout: float | None = None
     """Seconds one attempt may run."""
@@ -104,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`aggressive`, `lazy`, or `interval:10s`."""
     history: Literal["full", "audit"] = "full"
     on_failure: str = "fail"
-    """`fail`, `continue` or `compensate`."""
+    """`fail`, `continue`, `compensate` or `pend:<basket>`."""
     on_code_change: Literal["continue", "fail", "branch"] = "continue"
     timeout: float | None = None
     """Seconds of wall time since the run's start."""

@@ -63,6 +63,11 @@ class Refused(HoldfastError):
 
     code = "refused"
 
+    def __init__(self, message: str | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """Why, as a code: `closed`, `invalid_answer`, `unknown_wait`, `finished`, ..."""
+
 
 class NotYetApplied(HoldfastError):
     """The request is stored and will be applied; its outcome is not known yet."""
@@ -111,10 +116,14 @@ class RunSuspended(HoldfastError):
 
     code = "run_suspended"
 
-    def __init__(self, message: str | None = None, run_id: str = "", waits: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, message: str | None = None, run_id: str = "", waits: tuple[Any, ...] = (), command: str = ""
+    ) -> None:
         super().__init__(message)
         self.run_id = run_id
         self.waits = waits
+        self.command = command
+        """What somebody types to let it go on."""
 
 
 class Fail(HoldfastError):
@@ -249,16 +258,51 @@ class CannotBeRepaired(HoldfastError):
     code = "cannot_be_repaired"
 
 
-class TicketRaised(BaseException):
-    """Raised by `hf.goto` and `hf.ticket`: the body has ended, and its run goes on at another node. Do not catch it."""
+class BodyEnded(BaseException):
+    """Raised by calls that end the body they are made in. Do not catch it."""
 
-    def __init__(self, *, target: str | None = None, ticket: str | None = None, output: Any = None) -> None:
-        super().__init__(f"goto {target}" if ticket is None else f"ticket {ticket}")
+    def __init__(self, message: str, target: str | None, ticket: str | None, output: Any) -> None:
+        super().__init__(message)
         self.target = target
         """The node to go to, where the body named it."""
         self.ticket = ticket
         """The ticket, whose node the definition names."""
         self.output = output
+
+
+class TicketRaised(BodyEnded):
+    """Raised by `hf.goto` and `hf.ticket`: the body has ended, and its run goes on at another node. Do not catch it."""
+
+    def __init__(self, *, target: str | None = None, ticket: str | None = None, output: Any = None) -> None:
+        super().__init__(f"goto {target}" if ticket is None else f"ticket {ticket}", target, ticket, output)
+
+
+class Pended(BodyEnded):
+    """Raised by `hf.pend`: the body has ended, and its node waits in a basket until it is resumed. Do not catch it."""
+
+    def __init__(
+        self,
+        basket: str,
+        *,
+        rerun: bool = False,
+        error: str | BaseException | None = None,
+        output: Any = None,
+        target: str | None = None,
+        ticket: str | None = None,
+    ) -> None:
+        super().__init__(f"pend in {basket}", target, ticket, output)
+        self.basket = basket
+        self.rerun = rerun
+        """The node runs again when it is resumed."""
+        self.error = error
+        """Why it could not do its work."""
+
+
+class DeadlinePassed(HoldfastError):
+    """Nobody answered a question, or sent a signal, in time, and there is no default."""
+
+    code = "deadline_passed"
+    retryable = False
 
 
 class Suspended(BaseException):

@@ -94,6 +94,9 @@ class RunFailed(_Event, frozen=True):
 
 
 class RunEdited(_Event, frozen=True):
+    """Somebody changed what a run waits with (its assignee, its basket), or a timer did: `before` and `after` name the
+    wait and what is different."""
+
     actor: str
     before: Any
     after: Any
@@ -162,6 +165,17 @@ class OutputEdited(_Event, frozen=True):
     output: msgspec.Raw
     captured: dict[str, Any] = {}
     actor: str = ""
+
+
+class AnswerEdited(_Event, frozen=True):
+    """A person brings the answer to a question that an earlier branch asked. Where that question is open on this
+    branch, it is closed with it; else it is answered when the same call of the same instance asks it again."""
+
+    wait_id: str
+    value: msgspec.Raw
+    actor: str = ""
+    call: dict[str, Any] = {}
+    """The remembered call that asked."""
 
 
 class VariablesSet(_Event, frozen=True):
@@ -238,6 +252,14 @@ class NodeSuspended(_Event, frozen=True):
     waits: tuple[str, ...] = ()
     basket: str | None = None
     mode: str = ""
+    """Of a body that ended with `hf.pend`, or failed into a basket: `next` (it has completed, with this output), `same`
+    or `error` (it runs again). Of the engine's own: `hold`, `stop`."""
+    output: msgspec.Raw = msgspec.Raw(b"null")
+    captured: dict[str, Any] = {}
+    vars: dict[str, msgspec.Raw] = {}
+    captured_vars: dict[str, Any] = {}
+    forgets: bool = False
+    """What the body remembered is not read when it runs again."""
 
 
 class NodeResumed(_Event, frozen=True):
@@ -253,6 +275,8 @@ class NodeCompleted(_Event, frozen=True):
     virtual: bool = False
     """A map's or loop's output: made of its items' outputs, never stored twice."""
     route: str | None = None
+    pended_at: int | None = None
+    """The event that holds the output: the body ended there, and its node waited in a basket since."""
 
 
 class NodeFailed(_Event, frozen=True):
@@ -402,6 +426,7 @@ Event = (
     | RunRecovered
     | InputEdited
     | OutputEdited
+    | AnswerEdited
     | VariablesSet
     | TicketRaised
     | TargetEntered

@@ -18,7 +18,17 @@ from holdfast.model.definition import Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
 from holdfast.model.graph import reading
 from holdfast.model.instances import instance_text, parse_instance
-from holdfast.model.state import RUN_TIMEOUT, Counters, NodeState, OpenScope, RoundEnd, RunState, Ticket, WaitState
+from holdfast.model.state import (
+    RUN_TIMEOUT,
+    Counters,
+    GivenAnswer,
+    NodeState,
+    OpenScope,
+    RoundEnd,
+    RunState,
+    Ticket,
+    WaitState,
+)
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 
 _SCHEDULED, _RUNNING, _COMPLETED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, NodeStatus.COMPLETED
@@ -89,7 +99,7 @@ def _run_ended(to: RunStatus) -> Callable[[RunState, ev.Entry, Any], None]:
 def _run_cancel_requested(state: RunState, entry: ev.Entry, e: ev.RunCancelRequested) -> None:
     if not state.fold.closing:
         state.fold.closing = "cancelling"
-        state.fold.cancel_reason = e.reason
+        state.fold.cancel_reason, state.fold.cancel_actor = e.reason, e.actor
         state.fold_changed = True
 
 
@@ -101,7 +111,7 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
     state.status = RunStatus.RUNNING if state.started_at is not None else RunStatus.CREATED
     state.finished_at = None
     state.recoveries = 0
-    fold.closing, fold.cancel_reason, fold.others = "", None, []
+    fold.closing, fold.cancel_reason, fold.cancel_actor, fold.others = "", None, "", []
     fold.ticket = None if e.reason == "jump" else fold.ticket
     fold.error = fold.error if fold.failed else None
     fold.unknown = [
@@ -113,9 +123,7 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
         node, path, _ = parse_instance(text)
         ns = state.nodes.get((node, path))
         if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
-            key = instance_text(node, path)
-            fold.forgiven = {**fold.forgiven, key: fold.forgiven.get(key, 0) + ns.failures + 1}
-            ns.failures = 0
+            _forgive(state, ns, ns.failures + 1)
             state.touch(ns)
     fold.phases = _phases(state)
     state.fold_changed = True
@@ -143,6 +151,14 @@ def _output_edited(state: RunState, entry: ev.Entry, e: ev.OutputEdited, ns: Nod
     if ns.status is not NodeStatus.COMPLETED:  # a person completes what was skipped, or does not have to run
         ns.status, ns.finished_at = NodeStatus.COMPLETED, entry.at
         _settle(state, ns)
+
+
+def _answer_edited(state: RunState, entry: ev.Entry, e: ev.AnswerEdited) -> None:
+    if not e.call or e.wait_id in state.waits:
+        return  # it is closed with it by the next event
+    given = GivenAnswer(e.wait_id, entry.node or "", entry.path or ".", entry.visit, e.call, e.value, e.actor)
+    state.fold.answers = [*state.fold.answers, given]
+    state.fold_changed = True
 
 
 def _variables_set(state: RunState, entry: ev.Entry, e: ev.VariablesSet) -> None:
@@ -197,9 +213,8 @@ def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: N
     _move(ns, _SCHEDULED)
     ns.attempt = e.attempt
     ns.not_before = e.not_before or 0
-    if state.status is _CREATED:
-        state.status = RunStatus.RUNNING
-        state.started_at = entry.at
+    if state.started_at is None:
+        _run_started(state, entry)
 
 
 def _node_started(state: RunState, entry: ev.Entry, e: ev.NodeStarted, ns: NodeState) -> None:
@@ -218,6 +233,22 @@ def _node_checkpointed(state: RunState, entry: ev.Entry, e: ev.NodeCheckpointed,
 
 def _node_suspended(state: RunState, entry: ev.Entry, e: ev.NodeSuspended, ns: NodeState) -> None:
     _move(ns, NodeStatus.SUSPENDED)
+    if e.mode == "next":
+        ns.output_seq, ns.captured = entry.seq, e.captured
+    if e.forgets:
+        ns.memory_seq = 0
+    if e.mode == "error":  # whoever resumes it gives it all its tries again
+        _forgive(state, ns, ns.failures)
+    if e.vars:
+        _set_vars(state, entry, e.vars, e.captured_vars)
+
+
+def _forgive(state: RunState, ns: NodeState, failures: int) -> None:
+    """A person lets an instance try again: its policy counts from 0."""
+    key = instance_text(ns.node, ns.path)
+    state.fold.forgiven = {**state.fold.forgiven, key: state.fold.forgiven.get(key, 0) + failures}
+    state.fold_changed = True
+    ns.failures = 0
 
 
 def _node_resumed(state: RunState, entry: ev.Entry, e: ev.NodeResumed, ns: NodeState) -> None:
@@ -226,7 +257,7 @@ def _node_resumed(state: RunState, entry: ev.Entry, e: ev.NodeResumed, ns: NodeS
 
 def _node_completed(state: RunState, entry: ev.Entry, e: ev.NodeCompleted, ns: NodeState) -> None:
     _move(ns, _COMPLETED)
-    ns.output_seq = entry.seq
+    ns.output_seq = e.pended_at or entry.seq
     ns.finished_at = entry.at
     ns.virtual = e.virtual
     if e.captured:
@@ -288,9 +319,14 @@ def _scope_opened(state: RunState, entry: ev.Entry, e: ev.ScopeOpened, ns: NodeS
     ns.attempt = max(ns.attempt, 1)
     ns.started_at = entry.at
     ns.counters = Counters(count=e.count)
-    if state.status is _CREATED:
+    if state.started_at is None:
+        _run_started(state, entry)
+
+
+def _run_started(state: RunState, entry: ev.Entry) -> None:
+    if state.status is _CREATED:  # else it was paused before it began
         state.status = RunStatus.RUNNING
-        state.started_at = entry.at
+    state.started_at = entry.at
 
 
 def _settle(state: RunState, ns: NodeState) -> None:
@@ -373,13 +409,33 @@ def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
 
 
 def _wait_opened(state: RunState, entry: ev.Entry, e: ev.WaitOpened) -> None:
-    assert entry.node is not None
-    assert entry.path is not None
-    wait = WaitState(e.wait_id, e.kind, entry.node, entry.path, entry.visit, e.call, entry.at, e.until)
+    node, path = entry.node or "", entry.path or "."
+    about = wait_about(e.about)
+    wait = WaitState(
+        e.wait_id, e.kind, node, path, entry.visit, e.call, entry.at, e.until, None, about,
+        about.get("basket"), about.get("assignee"),
+    )  # fmt: skip
     state.waits[e.wait_id] = wait
-    ns = state.nodes.get((entry.node, entry.path))
+    ns = state.nodes.get((node, path))
     if ns is not None:
         ns.waits = (*ns.waits, e.wait_id)
+    if e.kind == "pause":
+        state.fold.paused, state.fold_changed = e.wait_id, True
+    elif state.fold.answers:
+        left = [given for given in state.fold.answers if not given.is_for(node, path, entry.visit, e.call)]
+        state.fold.answers, state.fold_changed = left, True
+
+
+def wait_about(about: Any) -> dict[str, Any]:
+    """What rules read of what a wait is about; what a person is shown stays in the journal and in the row."""
+    return {key: value for key, value in about.items() if key != "about"} if isinstance(about, dict) else {}
+
+
+def _run_edited(state: RunState, entry: ev.Entry, e: ev.RunEdited) -> None:
+    after = e.after if isinstance(e.after, dict) else {}
+    wait = state.waits.get(after.get("wait_id", ""))
+    if wait is not None:
+        wait.basket, wait.assignee = after.get("basket", wait.basket), after.get("assignee", wait.assignee)
 
 
 def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
@@ -390,6 +446,8 @@ def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
     if e.outcome == "superseded" and wait.child is not None:
         state.fold.children = {c: w for c, w in state.fold.children.items() if c != wait.child}
         state.fold_changed = True
+    if wait.kind == "pause":
+        state.fold.paused, state.fold_changed = "", True
     if e.outcome not in ev.UNANSWERED:
         state.recoveries = 0
 
@@ -474,6 +532,8 @@ _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
     ev.RunCancelled: _run_ended(RunStatus.CANCELLED),
     ev.BranchOpened: _branch_opened,
     ev.InputEdited: _input_edited,
+    ev.AnswerEdited: _answer_edited,
+    ev.RunEdited: _run_edited,
     ev.VariablesSet: _variables_set,
     ev.TicketRaised: _ticket_raised,
     ev.TargetEntered: _target_entered,

@@ -52,6 +52,9 @@ IDLE_SECONDS = 5.0
 RETRY_IN_MEMORY_SECONDS = 1.0
 """A retry due sooner keeps its run running; a later one suspends it on a timer."""
 
+DELAY_SECONDS_MAX = 1_000 * 365.25 * 86_400
+"""A thousand years, for the delay of a node: beyond the year 9999 an instant cannot be shown any more."""
+
 SWEEP_SECONDS = 30.0
 """How often an engine looks for orphaned work by itself; notifications make it quicker, this makes it certain."""
 
@@ -100,3 +103,15 @@ within seconds."""
 
 DOCTOR_PATIENCE_SECONDS = 60.0
 """How long a run may not know that another one it waits for has ended; a sweep finds it within 30 s."""
+
+ANSWER_PROBLEMS_MAX = 20
+"""Problems of one answer that are told; whoever has more than that has sent something else altogether."""
+
+ANSWER_PROBLEM_LENGTH_MAX = 300
+"""Characters of one such problem; it is one line for a person."""
+
+ANSWER_SEARCHED_BYTES_MAX = 65_536
+"""Of a longer answer only the first problem is told: finding all of 100,000 takes a second."""
+
+SCHEMAS_COMPILED_MAX = 256
+"""JSON Schemas kept ready to check answers by; compiling one costs several times what checking by it does."""

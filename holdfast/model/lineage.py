@@ -237,7 +237,9 @@ def _is_end_of(entry: ev.Entry, reopened: set[Instance], dropped: Dropped) -> bo
     since = dropped.unended.get((entry.node, entry.path))
     if since is not None and entry.seq >= since:
         return True
-    return kind is not ev.NodeCompleted and (entry.node, entry.path, entry.visit) in reopened
+    if kind is ev.NodeCompleted and e.pended_at is None:  # else it lay in a basket, and counts as not resumed
+        return False
+    return (entry.node, entry.path, entry.visit) in reopened
 
 
 _ENDS = frozenset({ev.NodeFailed, ev.NodeCancelled, ev.NodeCompleted, ev.ScopeClosed})

@@ -63,6 +63,7 @@ HOPELESS = frozenset(
     f"holdfast.model.errors.{name}"
     for name in (
         "ChildFailed",
+        "DeadlinePassed",
         "InvalidInput",
         "NotSerialisable",
         "OutcomeUnknown",

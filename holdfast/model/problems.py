@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.model.definition import Settings
 from holdfast.model.errors import HoldfastError
-from holdfast.model.limits import NAME_LENGTH_MAX
+from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX
 from holdfast.model.policies import Retry, seconds
 
 GOOD_NAME: Final = re.compile(rf"[^.@#~\x00-\x1f\x7f\ud800-\udfff]{{1,{NAME_LENGTH_MAX}}}")
@@ -64,9 +64,10 @@ def check_settings(settings: Settings) -> list[Problem]:
     elif settings.history == "audit":
         bad("history", "'audit' is not supported yet", "use 'full'")
     if settings.on_failure.startswith("pend:"):
-        bad("on_failure", f"{settings.on_failure!r} is not supported yet", "use 'fail', 'continue' or 'compensate'")
+        if not settings.on_failure.removeprefix("pend:").strip():
+            bad("on_failure", "the basket has no name", "say 'pend:errors'")
     elif settings.on_failure not in {"fail", "continue", "compensate"}:
-        bad("on_failure", f"{settings.on_failure!r} is not 'fail', 'continue' or 'compensate'")
+        bad("on_failure", f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'")
     if settings.on_code_change not in {"continue", "fail", "branch"}:
         bad("on_code_change", f"{settings.on_code_change!r} is not 'continue', 'fail' or 'branch'")
     if settings.on_code_change == "branch":
@@ -106,6 +107,11 @@ def _number(value: Any) -> bool:
 def is_positive(value: Any) -> bool:
     """Whether this is a finite number above 0."""
     return _number(value) and value > 0
+
+
+def is_delay(value: Any) -> bool:
+    """Whether this is a number of seconds that something can be put off by."""
+    return _number(value) and 0 <= value <= DELAY_SECONDS_MAX
 
 
 def is_count(value: Any) -> bool:

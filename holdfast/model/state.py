@@ -11,7 +11,7 @@ so the collector need not look at them (gc=False): with 10,000 live runs that is
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -120,6 +120,50 @@ class WaitState(msgspec.Struct, gc=False):
     since: int
     until: int | None = None
     child: str | None = None
+    about: dict[str, Any] = {}
+    """What rules read of it: question, schema, default, name, mode, ... (not what a question is about)."""
+    basket: str | None = None
+    assignee: str | None = None
+
+    @property
+    def is_verdict(self) -> bool:
+        """The engine's own question: a body was cut off, and only a person knows whether it has done its work."""
+        return self.kind == "hold" or (self.kind == "input" and not self.call)
+
+    @property
+    def is_of_ended_body(self) -> bool:
+        """Whoever it belongs to runs no more: it lies in a basket, or was cut off and must not be repeated unasked."""
+        return self.kind == "basket" or self.is_verdict
+
+
+class GivenAnswer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An answer that somebody gave, with the edits of a branch, to a question that was not open there."""
+
+    wait_id: str
+    """The question as it was asked on the branch that was left."""
+    node: str
+    path: str
+    visit: int
+    call: dict[str, Any]
+    value: msgspec.Raw
+    actor: str = ""
+
+    def is_for(self, node: str, path: str, visit: int, call: dict[str, Any]) -> bool:
+        """Whether this call of a body asks the same question."""
+        same = (node, path, visit) == (self.node, self.path, self.visit)
+        return same and all(call.get(part) == self.call.get(part) for part in _CALL)
+
+
+_CALL = ("scope", "position", "kind", "name", "digest", "key")
+"""What a remembered call is known by."""
+
+
+class HeldSignal(NamedTuple):
+    """A signal that arrived before anybody waited for it."""
+
+    message_id: str
+    name: str
+    payload: bytes
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -140,6 +184,9 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     error: ev.ErrorInfo | None = None
     others: list[ev.ErrorInfo] = []
     cancel_reason: str | None = None
+    cancel_actor: str = ""
+    paused: str = ""
+    """The wait of an operator's pause: nothing new starts until it is closed."""
     unknown: list[tuple[str, str, int]] = []
     """Instances whose outcome is unknown and that may have to be undone."""
     vars: dict[str, int] = {}
@@ -165,6 +212,8 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     """(branch, last seq) of the lines of history that this one goes on from, oldest first."""
     forgiven: dict[str, int] = {}
     """Failures of instances that a person let try again; their policy counts from 0, their children do not."""
+    answers: list[GivenAnswer] = []
+    """Answers that wait for their question to be asked again."""
 
 
 class RunState(msgspec.Struct, gc=False):
@@ -191,6 +240,8 @@ class RunState(msgspec.Struct, gc=False):
     undo: list[tuple[str, str, int, int]] | None = None
     """(node, path, visit, output_seq) left to compensate, last completed first; provided by the engine, never
     stored."""
+    signals: list[HeldSignal] = []
+    """Signals that nobody has received yet, in order of arrival; the inbox is their table, no event tells of them."""
     changed: list[NodeState] = []
     fold_changed: bool = False
 
@@ -273,8 +324,25 @@ class RunState(msgspec.Struct, gc=False):
 
 
 def retry_timer(ns: NodeState) -> str:
-    """The name of the timer that ends a retry delay."""
+    """The name of the timer that a late start waits for: of a retry, or of a node with a delay."""
     return f"retry:{ns.node}@{ns.path}"
+
+
+def reminder(wait_id: str, number: int) -> str:
+    """The name of the timer that brings the nth reminder of a question."""
+    return f"remind:{wait_id}:{number}"
+
+
+def escalation(wait_id: str, number: int) -> str:
+    """The name of the timer that hands a question on for the nth time."""
+    return f"escalate:{wait_id}:{number}"
+
+
+def timers_of(state: RunState, wait: WaitState) -> list[str]:
+    """The timers that belong to a wait and are set: its deadline, reminders, escalations."""
+    if not ("remind" in wait.about or "escalate" in wait.about):
+        return [wait.wait_id] if wait.wait_id in state.timers else []
+    return [name for name in state.timers if name == wait.wait_id or name.split(":")[1:2] == [wait.wait_id]]
 
 
 def code_hash(fingerprints: dict[str, str]) -> str:

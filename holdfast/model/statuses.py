@@ -56,11 +56,12 @@ NODE_TRANSITIONS: Final[dict[NodeStatus, frozenset[NodeStatus]]] = {
     N.RUNNING: frozenset({N.SCHEDULED, N.SUSPENDED, N.COMPLETED, N.FAILED, N.CANCELLED}),
     N.SUSPENDED: frozenset({N.RUNNING, N.COMPLETED, N.FAILED, N.CANCELLED}),
     N.COMPLETED: frozenset(),
-    N.FAILED: frozenset({N.SCHEDULED}),
+    N.FAILED: frozenset({N.SCHEDULED, N.SUSPENDED}),
     N.SKIPPED: frozenset(),
     N.CANCELLED: frozenset(),
 }
-"""running → scheduled is a takeover (attempt + 1); failed → scheduled is a retry by policy, in the same commit."""
+"""running → scheduled is a takeover (attempt + 1); failed → scheduled is a retry by policy, failed → suspended a basket
+of errors, both in the same commit."""
 
 RUN_TERMINAL: Final = frozenset({R.COMPLETED, R.FAILED, R.CANCELLED})
 NODE_SETTLED: Final = frozenset({N.COMPLETED, N.FAILED, N.SKIPPED, N.CANCELLED})

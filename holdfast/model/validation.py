@@ -22,6 +22,7 @@ from holdfast.model.problems import (
     Problem,
     check_settings,
     is_count,
+    is_delay,
     is_positive,
     name_problem,
     near,
@@ -305,6 +306,10 @@ class _Checker:
         for field, value in (("timeout", node.timeout), ("heartbeat", node.heartbeat)):
             if value is not None and not is_positive(value):
                 self.add("bad_timeout", where, field, f"{value!r} is not a number of seconds above 0")
+        if node.delay is not None and not is_delay(node.delay):
+            self.add("bad_delay", where, "delay", f"{node.delay!r} is not a number of seconds from 0 to 1,000 years")
+        elif node.delay and node.kind != "call":
+            self.add("bad_delay", where, "delay", f"a {node.kind} starts at once; the nodes in it may have a delay")
         if node.concurrency is not None and not is_count(node.concurrency):
             self.add("bad_limit", where, "concurrency", f"{node.concurrency!r} is not a whole number above 0")
         for field, retry in (("retry", node.retry), ("compensate_retry", node.compensate_retry)):

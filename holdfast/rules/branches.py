@@ -5,6 +5,9 @@ and opens another.
 Never: chooses where it is cut (cutting.py), reads the journal (the engine hands over the state at the cut), starts
 bodies: whoever takes the run over next does what follows, as after a crash.
 Invariants: what was completed and is not dropped never runs again. Nothing is deleted from the journal.
+Waits: one that is on both sides of the request as it was, with its timers, goes on under its id. Any other is
+superseded: a body that asked asks again, and a node that lies in a basket, or that a person is to judge, does so under
+a new id. An operator's pause ends with the request.
 """
 
 from __future__ import annotations
@@ -15,15 +18,27 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.graph import NodePlan
+from holdfast.model.ids import derived
 from holdfast.model.instances import parse_instance
 from holdfast.model.lineage import Branch, scopes_around
 from holdfast.model.references import ABSENT, availability, lookup
-from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState, retry_timer
+from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState, WaitState, retry_timer, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.rules import nodes, runs, scopes
+from holdfast.rules import nodes, questions, runs, scopes
 from holdfast.rules.draft import Draft, Refusal
 
 REQUESTS = {"fork": ev.ForkRequested, "jump": ev.JumpRequested, "retry": ev.RetryRequested}
+
+
+class AnswerEdit(msgspec.Struct, omit_defaults=True):
+    """The answer to a question of the line of history that is left."""
+
+    value: msgspec.Raw
+    node: str
+    path: str
+    visit: int = 1
+    call: dict[str, Any] = {}
+    """The remembered call that asked; empty: the engine did."""
 
 
 class Edits(msgspec.Struct, omit_defaults=True):
@@ -36,6 +51,8 @@ class Edits(msgspec.Struct, omit_defaults=True):
     vars_captured: dict[str, Any] = {}
     outputs: dict[str, msgspec.Raw] = {}
     outputs_captured: dict[str, dict[str, Any]] = {}
+    answers: dict[str, AnswerEdit] = {}
+    """By the id of the wait."""
     version: int = 0
 
 
@@ -95,6 +112,10 @@ class Preview(msgspec.Struct, omit_defaults=True):
     """Nodes that a jump forward passes over."""
     given: list[str] = []
     """Instances that do not run, because the edits bring their outputs."""
+    answered: list[str] = []
+    """Questions to which the edits bring the answer, by the ids they had."""
+    pended: list[str] = []
+    """Instances that stay in their basket."""
 
 
 # --- the commit ------------------------------------------------------------------------------------------------
@@ -105,13 +126,21 @@ def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
     keys whoever runs again asks for the same children, so those go on."""
     state = d.state
     for wait in list(state.waits.values()):
-        if base.waits.get(wait.wait_id) != wait:
+        if wait.kind == "pause" or not _goes_on(wait, state, base):
             ns = state.nodes.get((wait.node, wait.path))
             scopes.close_silently(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
     for timer, due_at in list(state.timers.items()):
         if base.timers.get(timer) != due_at:
             d.emit(ev.TimerCancelled(timer))
     d.emit(request)
+
+
+def _goes_on(wait: WaitState, here: RunState, there: RunState) -> bool:
+    """Whether a wait is the same on two sides: nobody has ended it or handed it on, and no reminder has come."""
+    if there.waits.get(wait.wait_id) != wait:
+        return False
+    timers = {*timers_of(here, wait), *timers_of(there, wait)}
+    return all(here.timers.get(timer) == there.timers.get(timer) for timer in timers)
 
 
 def begin(
@@ -136,13 +165,9 @@ def begin(
             branch.actor,
         )
     )
-    for phase, word in base.fold.phases.items():
-        if word == "completed" and phases.get(phase) != word:  # the cut lies between its last node and its end
-            d.emit(ev.PhaseCompleted(phase))
     _edit(d, edits, branch.actor)
-    for wait in list(base.waits.values()):
-        if before.waits.get(wait.wait_id) != wait:  # it was closed behind the cut: who asked asks again
-            d.emit(ev.WaitClosed(wait.wait_id, "superseded"), base.nodes.get((wait.node, wait.path)))
+    asked_again = _supersede(d, before)
+    _answer(d, edits, asked_again, branch.actor)
     for timer, due_at in list(base.timers.items()):
         if before.timers.get(timer) != due_at or not _is_wanted(base, timer):
             d.emit(ev.TimerCancelled(timer))
@@ -152,14 +177,59 @@ def begin(
             d.emit(ev.NodeScheduled(ns.attempt + 1), ns)
     for name in opening.skipped:
         d.emit(ev.NodeSkipped("jump", opening.enter), base.instance(name, base.plan.root.nodes[name].path(".")))
+    _end_phases(d, phases)
     if opening.enter:
         _enter(d, opening.enter)
     if base.status is not RunStatus.CREATED:  # else it is set when the run begins
         runs.create(d)
 
 
+def _supersede(d: Draft, before: RunState) -> dict[str, str]:
+    """Close the waits that do not go on; those that a person ends and no body asks for again, as a new one: old id to
+    new one."""
+    asked_again: dict[str, str] = {}
+    for wait in list(d.state.waits.values()):
+        if _goes_on(wait, d.state, before):
+            continue
+        ns = d.state.nodes.get((wait.node, wait.path))
+        d.emit(ev.WaitClosed(wait.wait_id, "superseded"), ns)
+        if wait.is_of_ended_body:
+            where = {"basket": wait.basket, "assignee": wait.assignee}
+            about = {**wait.about, **{name: value for name, value in where.items() if value is not None}}
+            wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+            d.emit(ev.WaitOpened(wait_id, wait.kind, {}, None, about), ns)
+            asked_again[wait.wait_id] = wait_id
+    return asked_again
+
+
+def _answer(d: Draft, edits: Edits, asked_again: dict[str, str], actor: str) -> None:
+    """Bring the answers that were edited: to questions that are open, and for those that bodies will ask again."""
+    for text, given in edits.answers.items():
+        wait = d.state.waits.get(asked_again.get(text, text))
+        if wait is None and not given.call:
+            raise Refusal("not_asked", f"{text} asks about an attempt that is not on the new branch: leave it out")
+        d.emit_at(ev.AnswerEdited(text, given.value, actor, given.call), given.node, given.path, given.visit)
+        if wait is None:
+            continue
+        if wait.is_verdict:
+            questions.hear_verdict(d, wait, bytes(given.value), actor)
+            continue
+        for timer in timers_of(d.state, wait):
+            d.emit(ev.TimerCancelled(timer))
+        ns = d.state.nodes.get((wait.node, wait.path))
+        d.emit(ev.WaitClosed(wait.wait_id, "answered", given.value, actor), ns)
+
+
+def _end_phases(d: Draft, before: dict[str, str]) -> None:
+    """Phases whose last node has settled: the cut lies between the two, or the edits and the jump have settled it."""
+    unsettled = d.state.scopes["."].unsettled
+    for phase, nodes_of_it in d.state.plan.phases.items():
+        if before.get(phase) != "completed" and not nodes_of_it & unsettled:
+            d.emit(ev.PhaseCompleted(phase))
+
+
 def _is_wanted(base: RunState, timer: str) -> bool:
-    if timer == RUN_TIMEOUT or timer in base.waits:
+    if timer == RUN_TIMEOUT or any(timer in timers_of(base, wait) for wait in base.waits.values()):
         return True
     return any(ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == timer for ns in base.nodes.values())
 

@@ -26,8 +26,10 @@ from holdfast.model import events as ev
 from holdfast.model.instances import instance_text
 from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.rules import seams
 from holdfast.rules.branches import REQUESTS, Opening
 from holdfast.rules.cutting import TERMINAL
+from holdfast.rules.questions import DEADLINE
 
 
 class Finding(msgspec.Struct):
@@ -63,7 +65,7 @@ def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify
             return None  # B1, B2: it waits, for as long as it takes
         if _is_done(truth):
             return _unended("A1", status, line, truth, reverify=False)
-        return _stale("A1", "it is shown as waiting, and nothing is waited for", line)
+        return _stale("A1", "it is shown as waiting, and nothing is waited for", line, truth)
     if _is_done(truth):
         return None if _was_recovered(line) else _unended("A3", status, line, truth, reverify)
     if status == RunStatus.RUNNING and truth.status is RunStatus.SUSPENDED and truth.waits:
@@ -87,19 +89,36 @@ def _is_done(truth: RunState) -> bool:
     return all(ns.settled for ns in truth.nodes.values())
 
 
-def _stale(case: str, what: str, line: Sequence[ev.Entry]) -> Finding:
+def _stale(case: str, what: str, line: Sequence[ev.Entry], truth: RunState) -> Finding:
     """The later of the last completion and the last answer: nobody is asked twice."""
-    for entry in reversed(line):
-        e = entry.event
-        if type(e) is ev.NodeCompleted or (type(e) is ev.WaitClosed and e.outcome not in ev.UNANSWERED):
-            return Finding(case, what, _cut(entry))
+    for i in range(len(line) - 1, -1, -1):
+        e = line[i].event
+        if type(e) is ev.NodeCompleted:
+            return Finding(case, what, _cut(line[i]))
+        if type(e) is ev.WaitClosed and e.outcome not in ev.UNANSWERED:
+            index, _ = seams.whole(truth.plan, truth.run_no, truth.run_id, line, i)
+            if index == i and _needs_more(line, e):
+                index -= 1
+            return Finding(case, what, _cut(line[index]))
     raise NothingStable
+
+
+def _needs_more(line: Sequence[ev.Entry], e: ev.WaitClosed) -> bool:
+    """Whether the end of a wait means nothing alone: somebody let a node go on whose body had ended, and it did not (it
+    lies where it lay); a signal was received, and is not consumed (it will come again)."""
+    if e.outcome == "received":
+        return e.actor != DEADLINE
+    return any(type(o.event) is ev.WaitOpened and o.event.wait_id == e.wait_id and not o.event.call for o in line)
 
 
 def _asking(line: Sequence[ev.Entry], truth: RunState) -> Finding:
     """Back to where the node that waits had not asked yet; it is started again, and what it remembers it does not do
-    again. What others completed meanwhile stays."""
-    wait = max(truth.waits.values(), key=lambda w: w.since)
+    again. What others completed meanwhile stays. A run that is paused, or whose bodies have all ended, stays as it is:
+    nobody would ask again."""
+    asking = [wait for wait in truth.waits.values() if not wait.is_of_ended_body]
+    if truth.fold.paused or not asking:
+        return Finding("A2", "it is shown as running, and waits until somebody resumes it", _cut(line[-1]))
+    wait = max(asking, key=lambda w: w.since)
     of_node = [i for i, e in enumerate(line) if (e.node, e.path) == (wait.node, wait.path)]
     asked = next(i for i in of_node if getattr(line[i].event, "wait_id", None) in truth.waits)
     index = max(i for i in of_node if i < asked)

@@ -17,8 +17,8 @@ from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.lineage import UNDO, Branch, Dropped, Instance, fold, inherited, scopes_around
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.rules import tickets
-from holdfast.rules.branches import Asked, Edits, Opening, Preview
+from holdfast.rules import seams, tickets
+from holdfast.rules.branches import REQUESTS, Asked, Edits, Opening, Preview
 from holdfast.rules.draft import Refusal
 
 START = "start"
@@ -69,10 +69,7 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
     index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
     if index is None:
         raise Refusal("unknown_event", f"event {seq} is not on this line of history; `holdfast events` lists it")
-    index, last = min(index, end_of(line)), -1
-    while index != last:  # what is completed by one event may be what another one began
-        last, base = index, fold(head.plan, head.run_no, head.run_id, line[: index + 1])
-        index = max([index, *_unfinished_steps(line, index, base)])
+    index, base = seams.whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
     if base.fold.closing:
         raise Refusal(
             "ending", f"the run was already ending at event {seq}; fork before its failure or cancellation, or retry it"
@@ -80,51 +77,6 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
     opening = _cut("fork", str(seq), line, index)
     opening.reruns_all = True
     return opening
-
-
-def _unfinished_steps(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
-    """What is said in several events of one commit is not cut in two where nobody could say the rest again: the end of
-    a round and the end of its loop, a failure and that of the maps and loops around it, an end and its ticket, a wait
-    and the timer that ends it."""
-    for ns in base.nodes.values():
-        between = ns.counters is not None and len(ns.counters.done) == ns.counters.opened
-        if ns.plan.definition.kind == "loop" and ns.status is NodeStatus.RUNNING and between:
-            inside = f"{ns.path}{ns.node}."
-            said = (e for e in line[index + 1 :] if (e.path or "").startswith(inside) or (e.node, e.path) == ns.key)
-            following = next(said, None)
-            if following is not None and following.node == ns.node:  # its end, not another round
-                yield next(i for i in range(index + 1, len(line)) if _ends(line[i], ns))
-    yield from (i for i in range(index + 1, len(line)) if _sets_the_timer_of_a_wait(line[i].event, base))
-    e = line[index].event
-    if type(e) is ev.NodeFailed and not e.retryable and not e.closes:
-        yield from _failed_around(line, index)
-    if index + 1 < len(line) and type(line[index + 1].event) is ev.TicketRaised:
-        yield index + 1
-
-
-def _sets_the_timer_of_a_wait(e: ev.Event, base: RunState) -> bool:
-    return type(e) is ev.TimerSet and e.timer in base.waits and e.timer not in base.timers
-
-
-def _ends(entry: ev.Entry, ns: NodeState) -> bool:
-    return type(entry.event) in (ev.NodeCompleted, ev.NodeFailed) and (entry.node, entry.path) == ns.key
-
-
-def _failed_around(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
-    for i in range(index + 1, len(line)):
-        match line[i].event:
-            case ev.ScopeClosed(outcome="failed") | ev.NodeCancelled(reason="sibling failed"):
-                pass
-            case ev.TimerCancelled() | ev.WaitClosed(outcome="cancelled"):
-                pass
-            case ev.NodeFailed(retryable=False) if _is_around(line[i], line[index]):
-                yield i
-            case _:
-                return
-
-
-def _is_around(owner: ev.Entry, inside: ev.Entry) -> bool:
-    return (inside.path or "").startswith(f"{owner.path}{owner.node}.")
 
 
 # --- jump --------------------------------------------------------------------------------------------------------
@@ -198,7 +150,8 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
     if target is not None:
         found = _failed_with(find(str(target), head, head.plan), head, found)
     elif not found and head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
-        raise Refusal("nothing_failed", f"nothing of the run has failed; it has the status {head.status}")
+        hint = _to_resume(head) or f"; it has the status {head.status}"
+        raise Refusal("nothing_failed", f"nothing of the run has failed{hint}")
     opening = _cut("retry", ", ".join(map(_shown, found)) or "its end", line, end_of(line))
     _reopen(opening, found, line, head)
     return opening
@@ -210,11 +163,22 @@ def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) ->
     everything = [_key(ns) for ns in head.changed if ns.status is NodeStatus.FAILED and not ns.node.endswith(UNDO)]
     if wanted not in everything:
         names = ", ".join(map(_shown, known)) or "nothing"
-        raise Refusal("not_failed", f"{_shown(wanted)} has not failed; failed: {names}")
+        hint = _to_resume(head, wanted) or f"; failed: {names}"
+        raise Refusal("not_failed", f"{_shown(wanted)} has not failed{hint}")
     node, path, _ = wanted
     around = [f for f in everything if path.startswith(f"{f[1]}{f[0]}.")]
     inside = [f for f in everything if f[1].startswith(f"{path}{node}.") and not _is_collected(head.plan, f, wanted)]
     return [wanted, *around, *inside]
+
+
+def _to_resume(head: RunState, wanted: Instance | None = None) -> str:
+    """What failed into a basket is not retried but resumed."""
+    for wait in head.waits.values():
+        of_it = wanted is None or (wait.node, wait.path, wait.visit) == wanted
+        if of_it and wait.kind == "basket" and wait.about["mode"] == "error":
+            where = instance_text(wait.node, wait.path, wait.visit)
+            return f" for good: {where} lies in the basket {wait.basket!r}; resume {wait.wait_id}, and it runs again"
+    return ""
 
 
 def _is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
@@ -262,17 +226,33 @@ def _reopen(opening: Opening, found: Sequence[Instance], line: Sequence[ev.Entry
 
 def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
     """Instances that were stopped, but for those inside a map or loop that stays as it ended, and those that a ticket
-    has put aside."""
+    has put aside. One that lay in a basket lies there again, also when it was counted as completed: nobody has resumed
+    it."""
+    taken_out = _taken_out_of_baskets(line)
     reasons = {(e.node, e.path, e.visit): e.event.reason for e in line if type(e.event) is ev.NodeCancelled}
     status = {_key(ns): ns.status for ns in head.changed}
     alive = dict.fromkeys(found)
     for ns in sorted(head.changed, key=lambda ns: ns.path.count(".")):  # maps and loops before what is in them
         key = _key(ns)
-        if ns.status is not NodeStatus.CANCELLED or ns.node.endswith(UNDO) or reasons.get(key) == tickets.REASON:
+        was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in taken_out)
+        if not was_stopped or ns.node.endswith(UNDO) or reasons.get(key) == tickets.REASON:
             continue
         if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
             alive[key] = None
     return list(alive)[len(found) :]
+
+
+def _taken_out_of_baskets(line: Sequence[ev.Entry]) -> set[Instance]:
+    """Nodes whose bodies had ended well and that lay in a basket when everything was stopped."""
+    how: dict[Instance, str] = {}
+    found: set[Instance] = set()
+    for entry in line:
+        e, key = entry.event, (entry.node or "", entry.path or "", entry.visit)
+        if type(e) is ev.WaitClosed:
+            how[key] = e.outcome
+        elif type(e) is ev.NodeCompleted and e.pended_at is not None and how.get(key) == "cancelled":
+            found.add(key)
+    return found
 
 
 def _owners(plan: Plan, key: Instance) -> Iterable[Instance]:
@@ -330,17 +310,44 @@ def _not_kept(head: RunState, plan: Plan) -> list[str]:
     ]
 
 
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+def check_answers(edits: Edits, kept: Sequence[ev.Entry]) -> None:
+    """An answer that is edited must have a question: one that is open on the branch, or that is asked again there."""
+    for entry in kept:
+        e = entry.event
+        if type(e) is ev.WaitClosed and e.wait_id in edits.answers and e.outcome != "superseded":
+            node = instance_text(entry.node or "", entry.path or ".", entry.visit)
+            raise Refusal(
+                "answered",
+                f"{e.wait_id} has ended on the part of the history that is kept (event {entry.seq}: {e.outcome}), and "
+                f"is not asked again: fork at {node}, or at an event before that",
+            )
+
+
 # --- places ------------------------------------------------------------------------------------------------------
 
 
 def end_of(line: Sequence[ev.Entry]) -> int:
-    """The index of the event to cut behind: the last one before the end of the run, or the last one there is."""
-    for i in range(len(line) - 1, -1, -1):
+    """The index of the event to cut behind: the last one before the end of the run or before the branch was left, or
+    the last one there is."""
+    last = len(line) - 1
+    for i in range(last, -1, -1):
         if isinstance(line[i].event, TERMINAL):
             return i - 1
         if type(line[i].event) is ev.BranchOpened:
             break
-    return len(line) - 1
+    if type(line[last].event) in REQUESTS.values():
+        last -= 1
+        while _leaves(line[last].event):
+            last -= 1
+    return last
+
+
+def _leaves(e: ev.Event) -> bool:
+    """Whether an event closes what the next branch did not take over."""
+    return type(e) is ev.TimerCancelled or (type(e) is ev.WaitClosed and e.outcome == "superseded")
 
 
 def _cut(kind: str, target: str, line: Sequence[ev.Entry], index: int) -> Opening:
@@ -398,14 +405,16 @@ def preview(
     at_cut = {_key(ns): ns for ns in base.changed}
     shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
     shown.same_keys = branch.key_epoch == head.fold.key_epoch
-    shown.skipped, shown.given = list(opening.skipped), list(edits.outputs)
+    shown.skipped, shown.given, shown.answered = list(opening.skipped), list(edits.outputs), list(edits.answers)
     given = [parse_instance(text) for text in edits.outputs]
     for ns in head.changed:
         text = _text(ns)
         kept = at_cut.get(_key(ns))
         if any(_is_in(ns, instance) for instance in given):
             continue
-        if kept is not None and kept.status in NODE_SETTLED:
+        if kept is not None and any(base.waits[wait_id].kind == "basket" for wait_id in kept.waits):
+            shown.pended.append(text)
+        elif kept is not None and kept.status in NODE_SETTLED:
             if kept.status is NodeStatus.COMPLETED:
                 shown.reused.append(text)
         elif not ns.node.endswith(UNDO) and ns.node not in opening.skipped and ns.status is not NodeStatus.SKIPPED:

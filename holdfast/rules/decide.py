@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.state import RunState
+from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.rules import nodes, recovery, runs, tickets, waits
-from holdfast.rules.draft import Draft, Refusal
+from holdfast.rules import nodes, pends, questions, recovery, resuming, runs, signals, tickets, waits
+from holdfast.rules.draft import Draft, Outcome, Refusal
 
 
 class ChildReport(msgspec.Struct):
@@ -29,15 +29,43 @@ class ChildReport(msgspec.Struct):
 
 
 class Asked(msgspec.Struct):
-    """The payload of `cancel` and `resume`."""
+    """The payload of `cancel` and `pause`."""
 
     reason: str = ""
     actor: str = ""
 
 
+class Answered(msgspec.Struct):
+    """The payload of `answer`."""
+
+    wait_id: str
+    value: msgspec.Raw
+    actor: str = ""
+
+
+class HandedOn(msgspec.Struct):
+    """The payload of `reassign`."""
+
+    wait_id: str
+    assignee: str | None = None
+    basket: str | None = None
+    actor: str = ""
+
+
+class Signal(msgspec.Struct):
+    """The payload of `signal`."""
+
+    name: str
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
 T = TypeVar("T")
 _child_report = msgspec.json.Decoder(ChildReport).decode
 _asked = msgspec.json.Decoder(Asked).decode
+_answered = msgspec.json.Decoder(Answered).decode
+_handed_on = msgspec.json.Decoder(HandedOn).decode
+_signal = msgspec.json.Decoder(Signal).decode
+_resume = msgspec.json.Decoder(resuming.Resume).decode
 
 
 def decide(state: RunState, command: Any, now: int) -> Draft:
@@ -79,6 +107,8 @@ def _start(d: Draft, c: cmd.StartNode) -> None:
     ns = d.state.nodes.get((c.node, c.path))
     if ns is None or ns.status is not NodeStatus.SCHEDULED:
         raise Refusal("stale", f"{c.node}@{c.path} is not scheduled any more")
+    if d.state.fold.paused:  # since its place became free; it starts when the pause ends
+        raise Refusal("paused", f"{c.node}@{c.path} does not start while the run is paused")
     nodes.start(d, ns)
 
 
@@ -86,11 +116,33 @@ def _drop(d: Draft, c: cmd.DropNode) -> None:
     nodes.drop(d, nodes.current(d, c, NodeStatus.RUNNING))
 
 
-def _record(d: Draft, c: cmd.RecordStep) -> None:
-    ns = nodes.current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
-    if ns.status is NodeStatus.SUSPENDED:  # a task of a parked body went on by itself
-        nodes.wake(d, ns)
-    d.emit(c.event, ns)
+def _open_wait(d: Draft, c: cmd.OpenWait) -> str:
+    given = questions.given(d, c) if d.state.fold.answers else None
+    wait = waits.open_wait(d, c)
+    match c.kind:
+        case "input" if given is not None:
+            waits.close_wait(d, wait, "answered", bytes(given.value), given.actor)
+        case "input":
+            questions.asked(d, wait)
+        case "signal":
+            signals.wanted(d, wait)
+    return wait.wait_id
+
+
+def _fire(d: Draft, c: cmd.FireTimer) -> None:
+    timer = c.timer
+    if timer not in d.state.timers:
+        raise Refusal("stale", f"timer {timer} is not set")
+    wait = d.state.waits.get(timer)
+    if wait is not None and wait.kind != "timer":
+        d.emit(ev.TimerFired(timer))
+        questions.expire(d, wait)
+    elif timer.startswith("remind:"):
+        questions.remind(d, timer)
+    elif timer.startswith("escalate:"):
+        questions.escalate(d, timer)
+    else:
+        waits.fire(d, timer)
 
 
 def _checkpoint(d: Draft, c: cmd.Checkpoint) -> None:
@@ -118,24 +170,45 @@ def _message(d: Draft, c: cmd.Message) -> None:
             raise Refusal("finished", f"the run has {d.state.status} already")
         if c.refusal is not None:
             raise Refusal(*c.refusal)
-        match c.kind:
-            case "cancel":
-                asked = _read(_asked, c)
-                runs.cancel(d, asked.reason, asked.actor)
-            case "resume":
-                waits.release_holds(d, _read(_asked, c).actor)
-            case "child_ended":
-                report = _read(_child_report, c)
-                waits.child_ended(d, report.child, report.status, bytes(report.result), report.error)
-            case _:
-                raise Refusal("unknown_kind", f"this version does not know messages of kind {c.kind!r}")
+        by, detail = _take(d, c)
     except Refusal as refusal:
-        d.extra.outcomes.append((c.message_id, "dead", refusal.code, refusal.why))
+        d.extra.outcomes.append(Outcome(c.message_id, "dead", refusal.code, refusal.why))
         if not runs.is_finished(d.state.status):
             d.emit(ev.MessageRefused(c.message_id, c.kind, refusal.code, refusal.why))
         return
-    d.extra.outcomes.append((c.message_id, "consumed", None, ""))
-    d.emit(ev.MessageConsumed(c.message_id, c.kind))
+    if any(signal.message_id == c.message_id for signal in d.state.signals):  # it will be consumed when it is received
+        d.extra.outcomes.append(Outcome(c.message_id, "held", detail={"held": True}))
+        return
+    d.extra.outcomes.append(Outcome(c.message_id, "consumed", detail=detail))
+    d.emit(ev.MessageConsumed(c.message_id, c.kind), by)
+
+
+def _take(d: Draft, c: cmd.Message) -> tuple[NodeState | None, dict[str, Any]]:
+    """Do what a message asks for: the instance that it was for, and what its sender is told."""
+    match c.kind:
+        case "cancel":
+            asked = _read(_asked, c)
+            runs.cancel(d, asked.reason, asked.actor)
+        case "pause":
+            asked = _read(_asked, c)
+            resuming.pause(d, asked.reason, asked.actor)
+        case "resume":
+            return None, {"resumed": resuming.resume(d, c, _read(_resume, c))}
+        case "answer":
+            answered = _read(_answered, c)
+            return questions.answer(d, answered.wait_id, bytes(answered.value), answered.actor, c), {}
+        case "reassign":
+            to = _read(_handed_on, c)
+            questions.reassign(d, to.wait_id, to.assignee, to.basket, to.actor, c)
+        case "signal":
+            signal = _read(_signal, c)
+            return signals.arrive(d, HeldSignal(c.message_id, signal.name, bytes(signal.payload))), {}
+        case "child_ended":
+            report = _read(_child_report, c)
+            waits.child_ended(d, report.child, report.status, bytes(report.result), report.error)
+        case _:
+            raise Refusal("unknown_kind", f"this version does not know messages of kind {c.kind!r}")
+    return None, {}
 
 
 def _read(decode: Callable[[bytes], T], c: cmd.Message) -> T:
@@ -153,12 +226,14 @@ _RULES: dict[type[Any], Any] = {
     cmd.FailNode: nodes.fail,
     cmd.DropNode: _drop,
     cmd.StopNode: runs.stop_node,
-    cmd.RecordStep: _record,
+    cmd.RecordStep: lambda d, c: nodes.record(d, c, c.event),
+    cmd.SendSignal: signals.send,
+    cmd.PendNode: pends.pend,
     cmd.Checkpoint: _checkpoint,
-    cmd.OpenWait: waits.open_wait,
+    cmd.OpenWait: _open_wait,
     cmd.SuspendNode: waits.suspend_node,
     cmd.CloseWait: waits.give_up,
-    cmd.FireTimer: waits.fire,
+    cmd.FireTimer: _fire,
     cmd.ProvideParams: _provide_params,
     cmd.ProvideUndo: runs.provide_undo,
     cmd.FinishRun: runs.finish,

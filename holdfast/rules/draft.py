@@ -9,7 +9,9 @@ the owner throws state and draft away together.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from holdfast.model import commands as cmd
 from holdfast.model.events import Entry, ErrorInfo
@@ -44,6 +46,18 @@ class ToRun(NamedTuple):
     payload: dict[str, Any]
 
 
+class Outcome(NamedTuple):
+    """What became of a message."""
+
+    message_id: str
+    status: Literal["held", "consumed", "dead"]
+    code: str | None = None
+    """Why it was refused; None: it was applied."""
+    why: str = ""
+    detail: Mapping[str, Any] = MappingProxyType({})
+    """What the sender is told beside that it was applied."""
+
+
 class ChildToCreate(NamedTuple):
     run_id: str
     spec: cmd.NewChild
@@ -63,6 +77,7 @@ class Extras:
         "opened",
         "outcomes",
         "params_wanted",
+        "pauses",
     )
 
     def __init__(self) -> None:
@@ -75,8 +90,9 @@ class Extras:
         self.answers: list[Answer] = []
         self.children: list[ChildToCreate] = []
         self.messages: list[ToRun] = []
-        self.outcomes: list[tuple[str, str, str | None, str]] = []
-        """(message id, status, refusal code, why)"""
+        self.outcomes: list[Outcome] = []
+        self.pauses = False
+        """Bodies are to be left: the run is paused."""
         self.params_wanted: list[OpenScope] = []
 
 
@@ -118,6 +134,13 @@ class Draft:
             entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit, self.state.branch)
         self.entries.append(entry)
         evolve(self.state, entry, ns)
+        return seq
+
+    def emit_at(self, event: Any, node: str, path: str, visit: int) -> int:
+        """Draft an event about an instance that need not be there (yet), and that it does not bring about."""
+        seq = self.state.seq + 1
+        self.entries.append(Entry(seq, self.now, event, node, path, visit, self.state.branch))
+        evolve(self.state, self.entries[-1])
         return seq
 
     def go_on_from(self, base: RunState, branch: int) -> None:

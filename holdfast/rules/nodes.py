@@ -6,12 +6,15 @@ Never: maps and loops (scopes.py), the end of the run (runs.py).
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.graph import NodePlan
+from holdfast.model.ids import derived
 from holdfast.model.instances import instance_text
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
 from holdfast.model.policies import NO_RETRY
@@ -29,16 +32,27 @@ _RUNNING, _SUSPENDED, _COMPLETED = NodeStatus.RUNNING, NodeStatus.SUSPENDED, Nod
 def current(d: Draft, c: cmd.OfBody, *statuses: NodeStatus) -> NodeState:
     """The instance a body speaks for, or a refusal: that attempt is over."""
     ns = d.state.nodes.get((c.node, c.path))
-    if ns is None or ns.attempt != c.attempt or ns.visit != c.visit or ns.status not in statuses:
+    if (
+        ns is None
+        or ns.attempt != c.attempt
+        or ns.visit != c.visit
+        or ns.status not in statuses
+        or (ns.status is _SUSPENDED and _has_ended(d, ns))
+    ):
         raise Refusal("stale", f"attempt {c.attempt} of {instance_text(c.node, c.path, c.visit)} is over")
     return ns
+
+
+def _has_ended(d: Draft, ns: NodeState) -> bool:
+    """Whether the body of a suspended instance is over, and only a person lets it run again."""
+    return any(d.state.waits[wait_id].is_of_ended_body for wait_id in ns.waits)
 
 
 def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     """Decide a pending node if everything it refers to is settled."""
     state = d.state
     path = plan.path(scope.path)
-    if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None:
+    if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None or state.fold.paused:
         return
     if plan.waits_for and not _decidable(d, scope, plan, path):
         return
@@ -121,8 +135,16 @@ def enter_node(d: Draft, ns: NodeState) -> None:
     if ns.plan.body is not None:
         scopes.open_first(d, ns)
     else:
-        d.emit(ev.NodeScheduled(1), ns)
-        d.scheduled.append(ns)
+        delay = ns.plan.definition.delay
+        _schedule(d, ns, 1, d.now + int(delay * SECOND) if delay else None)
+
+
+def _schedule(d: Draft, ns: NodeState, attempt: int, start_at: int | None) -> None:
+    """An attempt may start, now or then. Before a late one the run can be suspended: a timer wakes it."""
+    d.emit(ev.NodeScheduled(attempt, start_at), ns)
+    if start_at is not None and start_at - d.now > RETRY_IN_MEMORY_SECONDS * SECOND:
+        d.emit(ev.TimerSet(retry_timer(ns), start_at))
+    d.scheduled.append(ns)
 
 
 def enter_target(d: Draft, plan: NodePlan) -> None:
@@ -234,6 +256,14 @@ def wake(d: Draft, ns: NodeState) -> None:
     d.emit(ev.NodeResumed("body"), ns)
 
 
+def record(d: Draft, c: cmd.OfBody, event: ev.StepCompleted | ev.StepFailed | ev.StepStarted) -> None:
+    """A body remembers something."""
+    ns = current(d, c, _RUNNING, _SUSPENDED)
+    if ns.status is _SUSPENDED:  # a task of a parked body went on by itself
+        wake(d, ns)
+    d.emit(event, ns)
+
+
 def _completed(c: cmd.CompleteNode) -> ev.NodeCompleted:
     raw = msgspec.Raw
     if not c.vars:
@@ -260,10 +290,7 @@ def fail(d: Draft, c: cmd.FailNode) -> None:
 def _retry(d: Draft, ns: NodeState, error: ev.ErrorInfo, delay: float) -> None:
     retry_at = d.now + int(delay * SECOND)
     d.emit(ev.NodeFailed(ns.attempt, error, retryable=True, retry_at=retry_at), ns)
-    d.emit(ev.NodeScheduled(ns.attempt + 1, retry_at if delay > 0 else None), ns)
-    if delay > RETRY_IN_MEMORY_SECONDS:
-        d.emit(ev.TimerSet(retry_timer(ns), retry_at))
-    d.scheduled.append(ns)
+    _schedule(d, ns, ns.attempt + 1, retry_at if delay > 0 else None)
 
 
 def fail_for_good(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
@@ -275,7 +302,11 @@ def fail_for_good(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
         d.emit(ev.NodeFailed(ns.attempt, error, counts=False), ns)
         return
     collector = scopes.collector_of(ns.scope)
-    if collector is None and d.state.fold.settings.on_failure != "continue":
+    on_failure = d.state.fold.settings.on_failure
+    if collector is None and on_failure.startswith("pend:") and ns.plan.body is None and ns.attempt > 0:
+        into_basket(d, ns, on_failure.removeprefix("pend:"), "error", error=error)
+        return
+    if collector is None and on_failure != "continue":
         d.emit(ev.NodeFailed(ns.attempt, error, closes=True), ns)
         return
     counts = collector is None
@@ -287,6 +318,39 @@ def fail_for_good(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
             return
         scopes.abandon(d, owner)
         ns = owner
+
+
+def into_basket(
+    d: Draft,
+    ns: NodeState,
+    basket: str,
+    mode: Literal["next", "same", "error"],
+    ended: cmd.PendNode | None = None,
+    *,
+    error: ev.ErrorInfo | None = None,
+    target: str | None = None,
+) -> None:
+    """An instance whose body has ended waits until somebody resumes it: then the next one runs, or itself again."""
+    about: dict[str, object] = {"basket": basket, "mode": mode}
+    if error is not None:
+        error = msgspec.structs.replace(error, node=ns.node, path=ns.path, attempt=ns.attempt)
+        d.emit(ev.NodeFailed(ns.attempt, error, retryable=True), ns)
+        about["error"] = {"code": error.code, "message": error.message}
+    if target is not None:
+        about |= {"target": target, "ticket": ended and ended.ticket}
+    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    d.emit(ev.WaitOpened(wait_id, "basket", {}, None, about), ns)
+    if ended is None:
+        d.emit(ev.NodeSuspended((wait_id,), basket, mode), ns)
+        return
+    raw = {name: msgspec.Raw(value) for name, value in ended.vars.items()}
+    output, captured = (ended.output, ended.captured) if mode == "next" else (b"null", {})
+    d.emit(
+        ev.NodeSuspended(
+            (wait_id,), basket, mode, msgspec.Raw(output), captured, raw, ended.captured_vars, forgets=ended.rerun
+        ),
+        ns,
+    )
 
 
 def drop(d: Draft, ns: NodeState) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.state import NodeState, retry_timer
+from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.rules import nodes, runs, scopes, waits
+from holdfast.rules import nodes, questions, resuming, runs, scopes, waits
 from holdfast.rules.draft import Draft, Refusal
 
 
@@ -24,39 +24,21 @@ def take_over(d: Draft, c: cmd.TakeOver) -> None:
     for handler, was, now in c.changed_code:
         d.emit(ev.CodeChanged(handler, was, now))
     for ns in list(state.nodes.values()):
-        _go_on(d, ns)
+        # what a message in this very turn resumed was not running when the engine died
+        if (
+            ns.status is NodeStatus.RUNNING
+            and ns.plan.body is None
+            and not any(resumed is ns for resumed, _ in d.started)
+        ):
+            _cut_off(d, ns)
     if state.fold.closing:
+        for ns in list(state.nodes.values()):
+            resuming.go_on(d, ns)
         return
     if state.status is RunStatus.CREATED:
         runs.begin(d)
         return
-    for ns in list(state.nodes.values()):
-        if ns.plan.body is not None and ns.status is NodeStatus.RUNNING:
-            _reopen(d, ns)
-    d.extra.opened.extend(state.scopes.values())
-
-
-def _go_on(d: Draft, ns: NodeState) -> None:
-    match ns.status:
-        case NodeStatus.RUNNING if ns.plan.body is None:
-            # what a message in this very turn resumed was not running when the engine died
-            if not any(resumed is ns for resumed, _ in d.started):
-                _cut_off(d, ns)
-        case NodeStatus.SUSPENDED if _was_left(d, ns) and not nodes.lacks_params(d, ns.scope):
-            waits.wake_run(d, "takeover")
-            d.emit(ev.NodeResumed("takeover"), ns)
-            nodes.go_on(d, ns)
-        case NodeStatus.SCHEDULED if retry_timer(ns) not in d.state.timers and waits.may_start(d, ns):
-            d.scheduled.append(ns)
-
-
-def _was_left(d: Draft, ns: NodeState) -> bool:
-    """A body that was left in an orderly way, perhaps while a part of it waited. (One that only waited runs again for
-    nothing: what it remembers costs no effect.)"""
-    if not ns.waits:
-        return True
-    held = any(d.state.waits[wait_id].kind == "hold" for wait_id in ns.waits)
-    return d.state.status is RunStatus.RUNNING and not held
+    resuming.pick_up(d)
 
 
 def _cut_off(d: Draft, ns: NodeState) -> None:
@@ -71,7 +53,7 @@ def _cut_off(d: Draft, ns: NodeState) -> None:
         case "fail":
             nodes.fail_for_good(d, ns, _unknown(ns))
         case "ask":
-            waits.hold(d, ns, "outcome_unknown", _unknown(ns).message)
+            questions.ask_verdict(d, ns)
 
 
 def _unknown(ns: NodeState) -> ev.ErrorInfo:
@@ -81,14 +63,3 @@ def _unknown(ns: NodeState) -> ev.ErrorInfo:
         kinds=("holdfast.model.errors.OutcomeUnknown",),
         retryable=False,
     )
-
-
-def _reopen(d: Draft, owner: NodeState) -> None:
-    """Items that had begun, and those that may begin now."""
-    counters = owner.counters
-    assert counters is not None
-    for key in range(counters.opened):
-        if key not in counters.done:
-            d.state.scope_at(f"{owner.path}{owner.node}.{key}.")
-    owner.next_key = counters.opened
-    scopes.advance(d, owner)

@@ -81,6 +81,8 @@ def _all_settled(d: Draft) -> bool:
 def _close(d: Draft) -> None:
     """Failing or cancelling: stop everything, then undo, then end."""
     state = d.state
+    if state.fold.paused:  # what is to be undone must run
+        close_silently(d, state.fold.paused)
     if state.fold.closing != "compensating":
         # innermost first, so that a map is withdrawn after its items
         for ns in sorted(state.nodes.values(), key=lambda n: -n.path.count(".")):
@@ -189,12 +191,18 @@ def _report(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled
 
 
 def stop_node(d: Draft, c: cmd.StopNode) -> None:
-    """An orderly stop left this body; it goes on later with the same attempt."""
+    """An orderly stop or a pause left this body; it goes on later with the same attempt."""
     ns = nodes.current(d, c, NodeStatus.RUNNING)
+    pause_is_over = c.for_pause and not d.state.fold.paused
     if ns.waits:  # only a part of it waited: suspended it would not go on before that part is answered
         d.emit(ev.NodeScheduled(ns.attempt), ns)
-    else:
-        d.emit(ev.NodeSuspended((), None, "stop"), ns)
+        if pause_is_over:
+            d.scheduled.append(ns)
+        return
+    d.emit(ev.NodeSuspended((), None, "stop"), ns)
+    if pause_is_over:
+        d.emit(ev.NodeResumed("resume"), ns)
+        nodes.go_on(d, ns)
 
 
 def is_finished(status: RunStatus) -> bool:

@@ -12,7 +12,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import Expr
 from holdfast.model.ids import derived
 from holdfast.model.references import choose_first, judge
-from holdfast.model.state import NodeState, OpenScope, RoundEnd, retry_timer
+from holdfast.model.state import NodeState, OpenScope, RoundEnd, WaitState, retry_timer, timers_of
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.rules.draft import Draft, ToRun
 
@@ -49,7 +49,7 @@ def _count(d: Draft, scope: OpenScope, over: Expr) -> int:
 
 
 def advance(d: Draft, owner: NodeState) -> None:
-    """Begin the next items or the next round, or end."""
+    """Begin the next items or the next round, or end. (While the run is paused nothing inside them is decided.)"""
     counters, definition = owner.counters, owner.plan.definition
     if owner.status is not NodeStatus.RUNNING or d.state.fold.closing or is_dead(owner.scope):
         return
@@ -152,7 +152,11 @@ def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelle
             close_waits(d, ns, waits_are)
             d.emit(ev.NodeCancelled(reason, unknown, cause), ns)
         case NodeStatus.SUSPENDED:
+            has_completed = waits_are == "cancelled" and any(is_done(d.state.waits[w]) for w in ns.waits)
             close_waits(d, ns, waits_are)
+            if has_completed:  # its body had ended well when it pended: there is something to compensate
+                d.emit(ev.NodeCompleted(ns.attempt, captured=ns.captured, pended_at=ns.output_seq), ns)
+                return
             d.emit(ev.NodeCancelled(reason, "unknown", cause), ns)
             d.extra.cancels.append(ns)
         case NodeStatus.RUNNING if ns.plan.body is None:
@@ -168,6 +172,11 @@ def was_cut_off(ns: NodeState) -> bool:
     """Whether a scheduled instance was at work before: an attempt that was neither reported as failed nor is the next
     one may have happened."""
     return bool(ns.waits) or ns.attempt - 1 > ns.failures
+
+
+def is_done(wait: WaitState) -> bool:
+    """Whether a wait is the basket of a node whose body has completed."""
+    return wait.kind == "basket" and wait.about["mode"] == "next"
 
 
 def _alive(d: Draft, scope: OpenScope) -> bool:
@@ -186,11 +195,12 @@ def close_silently(
     """Close a wait that nobody will be told about. `superseded`: the run goes on without whoever waited, and a child
     that it waited for is not wanted any more; unless it will be asked for again, under the same id."""
     state = d.state
-    if wait_id in state.timers:
-        d.emit(ev.TimerCancelled(wait_id))
+    for timer in timers_of(state, state.waits[wait_id]):
+        d.emit(ev.TimerCancelled(timer))
     child = state.waits[wait_id].child
     if outcome == "superseded" and child is not None and child in state.fold.children and not spare_child:
         reason = f"its parent {state.run_id} goes on from elsewhere"
         message_id = derived("m_", state.run_id, "superseded", wait_id)
         d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
-    d.emit(ev.WaitClosed(wait_id, outcome), ns)
+    actor = state.fold.cancel_actor if outcome == "cancelled" else ""
+    d.emit(ev.WaitClosed(wait_id, outcome, actor=actor), ns)

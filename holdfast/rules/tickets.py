@@ -28,7 +28,7 @@ def complete(d: Draft, c: cmd.CompleteNode) -> None:
         nodes.complete(d, c)
         return
     ns = nodes.ending(d, c)
-    target, wrong = _resolve(d, c)
+    target, wrong = resolve(d, c)
     if wrong is not None:
         error = ev.ErrorInfo("bad_target", wrong, retryable=False)
         nodes.fail(d, cmd.FailNode(c.node, c.path, c.attempt, error, visit=c.visit))
@@ -39,10 +39,10 @@ def complete(d: Draft, c: cmd.CompleteNode) -> None:
         d.emit(ev.TicketRaised(target, c.ticket), ns)
     nodes.complete(d, c)
     if not told_to_stop and not pending:
-        _stop_scopes(d, ns.node)
+        stop_scopes(d, ns.node)
 
 
-def _resolve(d: Draft, c: cmd.CompleteNode) -> tuple[str, str | None]:
+def resolve(d: Draft, c: cmd.CompleteNode | cmd.PendNode) -> tuple[str, str | None]:
     """The node that a ticket leads to, and what is wrong with it."""
     definition = d.state.plan.definition
     if c.node.endswith("~undo"):
@@ -58,7 +58,7 @@ def _resolve(d: Draft, c: cmd.CompleteNode) -> tuple[str, str | None]:
     return "", f"{message} ({hint})" if hint else message
 
 
-def _stop_scopes(d: Draft, cause: str) -> None:
+def stop_scopes(d: Draft, cause: str) -> None:
     """Maps and loops that have not ended do not go on; bodies at work inside them finish their node."""
     owners = [ns for ns in d.state.nodes.values() if ns.plan.body is not None and not ns.settled]
     for owner in sorted(owners, key=lambda ns: -ns.path.count(".")):  # innermost first
@@ -70,7 +70,7 @@ def redeem(d: Draft) -> None:
     """A ticket is pending: withdraw what has not begun or waits; when nothing is at work, enter the target."""
     state = d.state
     ticket = state.fold.ticket
-    if ticket is None or state.fold.closing:
+    if ticket is None or state.fold.closing or state.fold.paused:
         return
     for ns in list(state.nodes.values()):
         if _is_idle(d, ns):
@@ -83,12 +83,12 @@ def redeem(d: Draft) -> None:
 
 def _is_idle(d: Draft, ns: NodeState) -> bool:
     """Whether an instance has not begun, or only waits. What an engine left or was cut off from is at work; and before
-    a hold is released nobody knows what happened."""
+    a person has said so nobody knows what happened."""
     match ns.status:
         case NodeStatus.SCHEDULED:
             return not scopes.was_cut_off(ns)
         case NodeStatus.SUSPENDED:
-            return bool(ns.waits) and not any(d.state.waits[wait_id].kind == "hold" for wait_id in ns.waits)
+            return bool(ns.waits) and not any(d.state.waits[wait_id].is_verdict for wait_id in ns.waits)
     return False
 
 

@@ -2,6 +2,7 @@
 
 Owns: opening and closing waits, timers, children's reports, and when the run itself counts as suspended.
 Never: knows where a body is (in memory or not); the answer is in the draft, the engine finds the body or runs it again.
+What people and other runs answer is beside it: questions.py, signals.py, resuming.py.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.ids import derived
 from holdfast.model.instances import instance_text
-from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer
+from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
 from holdfast.rules.nodes import current, go_on, lacks_params, wake
 from holdfast.rules.scopes import close_silently
 
 
-def open_wait(d: Draft, c: cmd.OpenWait) -> str:
-    """A body made a call that waits; the id of its wait."""
+def open_wait(d: Draft, c: cmd.OpenWait) -> WaitState:
+    """A body made a call that waits."""
     ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:  # another task of a parked body went on by itself
         wake(d, ns)
@@ -28,9 +29,10 @@ def open_wait(d: Draft, c: cmd.OpenWait) -> str:
     d.emit(ev.WaitOpened(wait_id, c.kind, c.call, c.until, c.about), ns)
     if c.until is not None:
         d.emit(ev.TimerSet(wait_id, c.until))
+    wait = d.state.waits[wait_id]
     if c.child is not None:
         _start_child(d, ns, wait_id, c.child, c.call)
-    return wait_id
+    return wait
 
 
 def _start_child(d: Draft, ns: NodeState, wait_id: str, child: cmd.NewChild, call: dict[str, object]) -> None:
@@ -63,10 +65,12 @@ def suspend_node(d: Draft, c: cmd.SuspendNode) -> None:
 def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str = "") -> None:
     """A wait has its answer; whoever waits goes on."""
     ns = d.state.nodes.get((wait.node, wait.path))
-    if wait.wait_id in d.state.timers:
-        d.emit(ev.TimerCancelled(wait.wait_id))
+    for timer in timers_of(d.state, wait):
+        d.emit(ev.TimerCancelled(timer))
     d.emit(ev.WaitClosed(wait.wait_id, outcome, msgspec.Raw(value), actor), ns)
     if ns is None:
+        return
+    if d.state.fold.paused and ns.status is NodeStatus.SUSPENDED:  # its body was left; it goes on when the pause ends
         return
     wake_run(d, wait.kind)
     if ns.status is NodeStatus.SUSPENDED and not lacks_params(d, ns.scope):
@@ -77,9 +81,13 @@ def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str
 
 def give_up(d: Draft, c: cmd.CloseWait) -> None:
     """The body itself does not wait any more."""
-    if c.wait_id not in d.state.waits:
+    wait = d.state.waits.get(c.wait_id)
+    if wait is None:
         raise Refusal("stale", f"{c.wait_id} is closed")
-    close_silently(d, c.wait_id)
+    ns = d.state.nodes.get((wait.node, wait.path))
+    if ns is not None and ns.status is NodeStatus.SUSPENDED:
+        wake(d, ns)
+    close_silently(d, c.wait_id, ns, c.outcome)
 
 
 def wake_run(d: Draft, by: str) -> None:
@@ -87,22 +95,19 @@ def wake_run(d: Draft, by: str) -> None:
         d.emit(ev.RunResumed(by))
 
 
-def fire(d: Draft, c: cmd.FireTimer) -> None:
-    """A timer is due."""
-    if c.timer not in d.state.timers:
-        raise Refusal("stale", f"timer {c.timer} is not set")
-    if c.timer in d.state.waits:
-        d.emit(ev.TimerFired(c.timer))
-        close_wait(d, d.state.waits[c.timer], "fired", b"null")
+def fire(d: Draft, timer: str) -> None:
+    """A timer of the engine's own is due: of a sleep, a retry or a start that was delayed, the run's time."""
+    d.emit(ev.TimerFired(timer))
+    if timer in d.state.waits:
+        close_wait(d, d.state.waits[timer], "fired", b"null")
         return
-    if c.timer == RUN_TIMEOUT:
-        wake_run(d, c.timer)
-        d.emit(ev.TimerFired(c.timer))
+    if timer == RUN_TIMEOUT:
+        wake_run(d, timer)
         return
-    d.emit(ev.TimerFired(c.timer))
     for ns in d.state.nodes.values():
-        if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == c.timer:
-            wake_run(d, "retry")
+        if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == timer:
+            if not d.state.fold.paused:
+                wake_run(d, "retry")
             if may_start(d, ns):
                 d.scheduled.append(ns)
 
@@ -112,6 +117,14 @@ def may_start(d: Draft, ns: NodeState) -> bool:
     if ns.node.endswith("~undo"):
         return d.state.undo is not None
     return not lacks_params(d, ns.scope)
+
+
+def try_again(d: Draft, ns: NodeState, by: str, *, same_attempt: bool = False) -> None:
+    """A suspended instance whose body has gone runs again from its start."""
+    d.emit(ev.NodeResumed(by), ns)
+    d.emit(ev.NodeScheduled(ns.attempt if same_attempt else ns.attempt + 1), ns)
+    if may_start(d, ns):
+        d.scheduled.append(ns)
 
 
 def child_ended(d: Draft, child: str, status: str, result: bytes, error: ev.ErrorInfo | None) -> None:
@@ -127,45 +140,26 @@ def child_ended(d: Draft, child: str, status: str, result: bytes, error: ev.Erro
     close_wait(d, wait, status, result)
 
 
-def hold(d: Draft, ns: NodeState, code: str, why: str) -> None:
-    """The engine may not go on with this node until a person decides."""
-    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
-    d.emit(ev.WaitOpened(wait_id, "hold", {}, None, {"code": code, "why": why}), ns)
-    d.emit(ev.NodeSuspended(ns.waits, None, "hold"), ns)
-
-
-def release_holds(d: Draft, actor: str) -> bool:
-    """`resume` by a person: waits of kind `hold` end."""
-    held = [w for w in d.state.waits.values() if w.kind == "hold"]
-    for wait in held:
-        ns = d.state.nodes.get((wait.node, wait.path))
-        d.emit(ev.WaitClosed(wait.wait_id, "released", actor=actor), ns)
-        wake_run(d, wait.kind)
-        if ns is not None and ns.status is NodeStatus.SUSPENDED:  # its attempt was cut off: this is another one
-            d.emit(ev.NodeResumed(wait.wait_id), ns)
-            d.emit(ev.NodeScheduled(ns.attempt + 1), ns)
-            if may_start(d, ns):
-                d.scheduled.append(ns)
-    return bool(held)
-
-
 def suspend_run(d: Draft) -> None:
     """When nothing in the run can move without its waits or timers, the run is suspended."""
     state = d.state
-    if state.status is not RunStatus.RUNNING or state.fold.closing or not (state.waits or len(state.timers) > 0):
+    paused = bool(state.fold.paused)
+    if state.fold.closing or not (state.waits or len(state.timers) > 0):
         return
-    waiting = False
+    if state.status is not RunStatus.RUNNING and not (paused and state.status is RunStatus.CREATED):
+        return
+    waiting = paused
     for ns in state.nodes.values():
         match ns.status:
             case NodeStatus.RUNNING if ns.plan.body is None:
                 return
             case NodeStatus.SUSPENDED:
                 waiting = waiting or bool(ns.waits)
-                if not ns.waits:
+                if not ns.waits and not paused:
                     return
             case NodeStatus.SCHEDULED:
-                if retry_timer(ns) not in state.timers:
+                if retry_timer(ns) not in state.timers and not paused:
                     return
                 waiting = True
-    if waiting and not (d.extras is not None and d.extras.params_wanted):
+    if waiting and not d.finish and not (d.extras is not None and d.extras.params_wanted):
         d.emit(ev.RunSuspended(tuple(state.waits)))

@@ -103,6 +103,35 @@ class WaitRow(NamedTuple):
     since: int
     until: int | None
     data: bytes
+    basket: str | None = None
+    assignee: str | None = None
+    outcome: str | None = None
+    """How it was closed; None while it is open."""
+    actor: str | None = None
+    """Who closed it, if a person did."""
+
+
+OF_PEOPLE: Final = ("input", "basket", "pause", "hold")
+"""Kinds of waits that a person ends."""
+
+
+class AskedRow(NamedTuple):
+    """Something that waits for a person, and where."""
+
+    run_id: str
+    workflow: str
+    wait: WaitRow
+
+
+class BasketRow(NamedTuple):
+    """What lies in one basket."""
+
+    basket: str
+    questions: int
+    pended: int
+    """Nodes that ended there, and go on when somebody resumes them."""
+    since: int
+    """The age of the oldest."""
 
 
 class TimerRow(NamedTuple):
@@ -137,8 +166,14 @@ class MessageOutcome(NamedTuple):
     """What became of a message; written in the same commit as the events it led to."""
 
     message_id: str
-    status: Literal["held", "consumed", "dead"]
+    status: Literal["held", "consumed", "dead", "new"]
+    """`new`: it is given back, for whoever owns the run next."""
     outcome: bytes | None
+
+
+Sent = Literal["new", "duplicate", "conflict", "unknown_run", "finished"]
+"""What became of a message that was sent: it is stored; it was before; its id says something else already; there is no
+such run; the run has ended."""
 
 
 class RunChange(NamedTuple):
@@ -340,19 +375,25 @@ class Store(Protocol):
         something (a `new` message): the token grows by one. The rows that were won, after the change."""
         ...
 
-    def release(self, run_no: int, token: int) -> bool:
-        """Give the lease back without a commit; False when we did not hold it any more."""
+    def release(self, leases: Sequence[tuple[int, int]]) -> int:
+        """Give back leases, each (run_no, token), without a commit, in one transaction; how many of them were still
+        held."""
         ...
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool: ...
-    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
-        """Store a message from outside. Same id and same payload: duplicate. Same id, other payload: conflict. A run
-        that has ended takes only those that open a branch; for others: finished, and nothing is stored."""
+    def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
+        """Store messages from outside, in one transaction; they arrive in this order. Same id, run, kind and payload as
+        an earlier one, of this sequence too: duplicate. Same id and anything else: conflict. A run that has ended takes
+        only those that open a branch; for others: finished. Of a message that is not `new` nothing is stored."""
         ...
 
     # reading --------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> RunRow | None: ...
     def run_by_no(self, run_no: int) -> RunRow | None: ...
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int]]:
+        """(run_no, root_no, workflow, version) of those of these runs that exist."""
+        ...
+
     def runs(
         self,
         *,
@@ -384,14 +425,21 @@ class Store(Protocol):
     def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]: ...
     def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]: ...
     def due_timers(
-        self, now: int, limit: int, workflows: Sequence[str], root_nos: Sequence[int] | None = None
+        self,
+        now: int,
+        limit: int,
+        workflows: Sequence[str],
+        root_nos: Sequence[int] | None = None,
+        *,
+        after: TimerRow | None = None,
     ) -> list[TimerRow]:
         """Timers due of runs that could be claimed (unfinished, no owner, no hold) and are of these workflows (with
-        `root_nos`: and belong to these runs), oldest first."""
+        `root_nos`: and belong to these runs), oldest first; of those behind `after`, the last one of a page."""
         ...
 
-    def waits_for_ended(self) -> list[tuple[int, str]]:
-        """(run_no, child's run_id) of runs without an owner that wait for a child that has ended."""
+    def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
+        """(run_no, child's run_id) of runs without an owner that wait for a child that has ended, among about `limit`
+        waits for children, of runs with a number above `after_no`; and the number behind which to go on, or 0."""
         ...
 
     def next_timer(self) -> int | None:
@@ -404,6 +452,11 @@ class Store(Protocol):
         """In order of `seq`, over all branches; of a run that goes on from another one, with what it shares."""
         ...
 
+    def events_of(self, pages: Sequence[tuple[int, int]], types: Sequence[str]) -> dict[int, list[EventRow]]:
+        """The same for many runs in one read: by run number, of each pair (run_no, after) the events of these types. A
+        run is named once."""
+        ...
+
     def branches(self, run_no: int) -> list[BranchRow]:
         """In the order in which they were opened."""
         ...
@@ -412,11 +465,40 @@ class Store(Protocol):
         """seq to (type, data)."""
         ...
 
+    def event_data_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, bytes]]:
+        """The same for events (run_no, seq) of many runs in one read; what a run shares with another is left out."""
+        ...
+
     def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
         """`new` messages in order of arrival; with None, of all runs that have no owner."""
         ...
 
+    def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
+        """Messages that these runs have taken note of and not used yet, in order of arrival."""
+        ...
+
     def message(self, message_id: str) -> MessageRow | None: ...
+    def asked(
+        self,
+        *,
+        kinds: Sequence[str] = ("input", "basket"),
+        basket: str | None = None,
+        assignee: str | None = None,
+        limit: int = 100,
+        after: tuple[int, str] | None = None,
+    ) -> list[AskedRow]:
+        """What people are asked by unfinished runs, oldest first: open waits of these kinds (of `OF_PEOPLE`), of one
+        basket, of one assignee. `after` is the (since, wait_id) of the last one of the page before."""
+        ...
+
+    def wait(self, wait_id: str) -> list[AskedRow]:
+        """The waits for people, open or closed, that have this id; else those whose id begins with it, at most 10."""
+        ...
+
+    def baskets(self) -> list[BasketRow]:
+        """Every basket in which something lies, by name."""
+        ...
+
     def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
         """(run_no, workflow, version) of runs that want to be advanced and that nobody holds: created, running and
         recovering ones without owner and hold, and any other ones without owner and hold that have a `new` message.

@@ -13,16 +13,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreError
-from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, MessageRow, RunRow
+from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, MessageRow, RunRow, Sent
 from holdfast.store.migrate import migrations
 from holdfast.store.sqlite_connections import Readers, database_path, open_memory, open_writer, patiently, translated
 from holdfast.store.sqlite_doctor import Ask, SqliteDoctor
-from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, write_one_by_one, write_together
+from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, add_messages, write_one_by_one, write_together
 from holdfast.store.sqlite_reads import as_json, run_row
 from holdfast.store.statements import Repeated, load
 
@@ -116,14 +116,14 @@ class SqliteStore(SqliteDoctor):
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
         return [run_row(row) for row in self._write("claim", (engine, as_json(run_nos)))]
 
-    def release(self, run_no: int, token: int) -> bool:
-        return self._change("release", (run_no, token)) == 1
+    def release(self, leases: Sequence[tuple[int, int]]) -> int:
+        return self._transaction(lambda cursor: _release(cursor, leases)) if leases else 0
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
         return self._change("set_hold", (run_no, token, hold)) == 1
 
-    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
-        return self._transaction(lambda cursor: _send(cursor, message))
+    def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
+        return self._transaction(lambda cursor: _send(cursor, messages)) if messages else []
 
     # reading (the verbs are in sqlite_reads.py) -----------------------------------------------------------------
 
@@ -265,19 +265,34 @@ def _land(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]:
         return write_one_by_one(cursor, group)
 
 
-def _send(
-    cursor: apsw.Cursor, message: MessageRow
-) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
-    for _, run_no, kind, payload, *_ in cursor.execute(_SQL["message"], (message.message_id,)).fetchall():
-        same = (run_no, kind, payload) == (message.run_no, message.kind, message.payload)
-        return "duplicate" if same else "conflict"
-    runs = cursor.execute(_SQL["is_run_finished"], (message.run_no,)).fetchall()
-    if not runs:
-        return "unknown_run"
-    if runs[0][0] and message.kind not in OPENS_BRANCH:
-        return "finished"
-    cursor.execute(_ADD_MESSAGE, message[:7])
-    return "new"
+def _send(cursor: apsw.Cursor, messages: Sequence[MessageRow]) -> list[Sent]:
+    ids, run_nos = as_json([m.message_id for m in messages]), as_json(sorted({m.run_no for m in messages}))
+    known = {row[0]: row[1:] for row in cursor.execute(_SQL["known_messages"], (ids,))}
+    is_finished = {row[0]: row[1] for row in cursor.execute(_SQL["are_runs_finished"], (run_nos,))}
+    became: list[Sent] = []
+    new: list[tuple[Any, ...]] = []
+    for message in messages:
+        said = (message.run_no, message.kind, message.payload)
+        if message.message_id in known:
+            became.append("duplicate" if known[message.message_id] == said else "conflict")
+        elif message.run_no not in is_finished:
+            became.append("unknown_run")
+        elif is_finished[message.run_no] and message.kind not in OPENS_BRANCH:
+            became.append("finished")
+        else:
+            became.append("new")
+            known[message.message_id] = said
+            new.append(message[:7])
+    add_messages(cursor, new)
+    return became
 
 
-_ADD_MESSAGE = next(sql for _, _, sql in Repeated("add_messages", _SQL["add_messages"]).batches(1))
+def _release(cursor: apsw.Cursor, leases: Sequence[tuple[int, int]]) -> int:
+    released = 0
+    for start, end, sql in _RELEASE.batches(len(leases)):
+        bindings = [value for lease in leases[start:end] for value in lease]
+        released += cursor.execute(sql, bindings).connection.changes()
+    return released
+
+
+_RELEASE = Repeated("release", _SQL["release"])

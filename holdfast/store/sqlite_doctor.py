@@ -29,7 +29,7 @@ from holdfast.store.api import (
     WaitRow,
 )
 from holdfast.store.sqlite_group import write_rows
-from holdfast.store.sqlite_reads import SqliteReads, run_row
+from holdfast.store.sqlite_reads import SqliteReads, as_json, run_row
 from holdfast.store.statements import load
 
 _SQL = load("sqlite")
@@ -94,7 +94,7 @@ class SqliteDoctor(SqliteReads):
 
     def close_inbox(self, run_no: int) -> int:
         def close(cursor: apsw.Cursor) -> int:
-            ((is_finished,),) = cursor.execute(_SQL["is_run_finished"], (run_no,)).fetchall() or [(0,)]
+            ((_, is_finished),) = cursor.execute(_SQL["are_runs_finished"], (as_json([run_no]),)).fetchall() or [(0, 0)]
             return cursor.execute(_SQL["close_inbox"], (run_no,)).connection.changes() if is_finished else 0
 
         return self._transaction(close)

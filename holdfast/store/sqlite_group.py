@@ -199,7 +199,7 @@ def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
     if outcomes:
         _execute(cursor, _SETTLE_MESSAGES, outcomes)
     if messages:
-        _execute(cursor, _ADD_MESSAGES, messages)
+        add_messages(cursor, messages)
         for sent in messages:
             cursor.execute(_SQL["drop_undeliverable"], (sent[0],))
 
@@ -210,6 +210,11 @@ def _open_branch(cursor: apsw.Cursor, commit: Commit, branch: BranchRow) -> None
         cursor.execute(_SQL["drop_nodes"], (commit.run_no, msgspec.json.encode(commit.gone).decode()))
     if commit.version:
         cursor.execute(_SQL["pin_version"], (commit.run_no, commit.version))
+
+
+def add_messages(cursor: apsw.Cursor, messages: list[tuple[Any, ...]]) -> None:
+    """Messages as rows, without `no`: they arrive in this order."""
+    _execute(cursor, _ADD_MESSAGES, messages)
 
 
 def write_rows(

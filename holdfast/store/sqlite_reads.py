@@ -15,6 +15,8 @@ import msgspec
 
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.api import (
+    AskedRow,
+    BasketRow,
     BranchRow,
     EngineRow,
     EventRow,
@@ -30,6 +32,8 @@ _RUN_FIELDS = RunRow.__struct_fields__
 _LAST = "\U0010ffff"
 """Behind everything that begins with a prefix."""
 _NO_MAX = 2**63 - 1
+_BEFORE_ALL = (-(2**63), "")
+_FIRST_TIMER = (-(2**63), 0, "")
 
 
 def run_row(row: tuple[Any, ...]) -> RunRow:
@@ -37,9 +41,13 @@ def run_row(row: tuple[Any, ...]) -> RunRow:
     return RunRow(**dict(zip(_RUN_FIELDS, row, strict=True)))
 
 
-def as_json(values: Sequence[int] | Sequence[str]) -> str:
+def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int, int]]) -> str:
     """A list as one binding; SQLite takes it apart with json_each."""
     return msgspec.json.encode(values).decode()
+
+
+def _asked_row(row: tuple[Any, ...]) -> AskedRow:
+    return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
 
 
 class SqliteReads(ABC):
@@ -56,6 +64,9 @@ class SqliteReads(ABC):
     def run_by_no(self, run_no: int) -> RunRow | None:
         rows = self._rows("run_by_no", (run_no,))
         return run_row(rows[0]) if rows else None
+
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int]]:
+        return self._rows("workflows_of", (as_json(run_nos),))
 
     def runs(
         self,
@@ -77,7 +88,8 @@ class SqliteReads(ABC):
         else:
             rows = []
             for one in sorted(set(status)):
-                rows += self._rows("runs_finished" if one in RUN_TERMINAL else "runs_live", (before, limit, one))
+                for part in ("runs_finished",) if one in RUN_TERMINAL else ("runs_unowned", "runs_owned"):
+                    rows += self._rows(part, (before, limit, one))
             rows = sorted(rows, reverse=True)[:limit]
         return [run_row(row) for row in rows]
 
@@ -101,13 +113,23 @@ class SqliteReads(ABC):
         return [TimerRow._make(row) for row in self._rows("set_timers", (as_json(run_nos),))]
 
     def due_timers(
-        self, now: int, limit: int, workflows: Sequence[str], root_nos: Sequence[int] | None = None
+        self,
+        now: int,
+        limit: int,
+        workflows: Sequence[str],
+        root_nos: Sequence[int] | None = None,
+        *,
+        after: TimerRow | None = None,
     ) -> list[TimerRow]:
         roots = None if root_nos is None else as_json(root_nos)
-        return [TimerRow._make(row) for row in self._rows("due_timers", (now, limit, as_json(workflows), roots))]
+        place = _FIRST_TIMER if after is None else (after.due_at, after.run_no, after.timer)
+        rows = self._rows("due_timers", (now, limit, as_json(workflows), roots, *place))
+        return [TimerRow._make(row) for row in rows]
 
-    def waits_for_ended(self) -> list[tuple[int, str]]:
-        return [(run_no, child) for run_no, child in self._rows("waits_for_ended")]
+    def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
+        ((last_no, count),) = self._rows("page_of_waits_for_children", (after_no, limit))
+        found = self._rows("waits_for_ended", (after_no, last_no)) if count else []
+        return [(run_no, child) for run_no, child in found], last_no if count == limit else 0
 
     def next_timer(self) -> int | None:
         rows = self._rows("next_timer")
@@ -128,6 +150,17 @@ class SqliteReads(ABC):
         shared = [row for row in self.events(origin[0], after, limit, types=types) if row.seq <= origin[1]]
         return [*shared, *own][:limit]
 
+    def events_of(self, pages: Sequence[tuple[int, int]], types: Sequence[str]) -> dict[int, list[EventRow]]:
+        found: dict[int, list[EventRow]] = {run_no: [] for run_no, _ in pages}
+        assert len(found) == len(pages)
+        for row in self._rows("events_of_runs", (as_json(pages), as_json(types))):
+            found[row[0]].append(EventRow._make(row))
+        forked = {run_no for (run_no,) in self._rows("with_origin", (as_json(list(found)),))}
+        for run_no, after in pages:
+            if run_no in forked:  # there are few of them
+                found[run_no] = self.events(run_no, after, types=types)
+        return found
+
     def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
         found = {seq: (kind, data) for seq, kind, data in self._rows("event_data", (run_no, as_json(seqs)))}
         if len(found) < len(seqs):
@@ -136,6 +169,10 @@ class SqliteReads(ABC):
             if origin is not None and missing:
                 found |= self.event_data(origin[0], missing)
         return found
+
+    def event_data_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, bytes]]:
+        rows = self._rows("event_data_of", (as_json(places),))
+        return {(run_no, seq): (kind, data) for run_no, seq, kind, data in rows}
 
     def branches(self, run_no: int) -> list[BranchRow]:
         return [BranchRow._make(row) for row in self._rows("branches", (run_no,))]
@@ -152,9 +189,37 @@ class SqliteReads(ABC):
             rows = self._rows("new_messages_of", (as_json(run_nos),))
         return [MessageRow._make(row) for row in rows]
 
+    def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
+        return [MessageRow._make(row) for row in self._rows("held_messages", (as_json(run_nos),))]
+
     def message(self, message_id: str) -> MessageRow | None:
         rows = self._rows("message", (message_id,))
         return MessageRow._make(rows[0]) if rows else None
+
+    def asked(
+        self,
+        *,
+        kinds: Sequence[str] = ("input", "basket"),
+        basket: str | None = None,
+        assignee: str | None = None,
+        limit: int = 100,
+        after: tuple[int, str] | None = None,
+    ) -> list[AskedRow]:
+        page = (as_json(kinds), *(after or _BEFORE_ALL), limit)
+        if basket is not None:
+            rows = self._rows("asked_in_basket", (*page, basket, assignee))
+        elif assignee is not None:
+            rows = self._rows("asked_of_assignee", (*page, assignee))
+        else:
+            rows = self._rows("asked", page)
+        return [_asked_row(row) for row in rows]
+
+    def wait(self, wait_id: str) -> list[AskedRow]:
+        found = [_asked_row(row) for row in self._rows("waits_by_id", (wait_id, wait_id + _LAST))]
+        return [row for row in found if row.wait.wait_id == wait_id] or found
+
+    def baskets(self) -> list[BasketRow]:
+        return [BasketRow._make(row) for row in self._rows("baskets")]
 
     def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
         return self._rows("claimable", (root_no, limit))

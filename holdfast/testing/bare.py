@@ -10,11 +10,12 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.model.activation import BodyContext
+from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner
 
 
@@ -45,6 +46,13 @@ class BareContext(BodyContext):
 
     async def sleep(self, duration: Any) -> None:
         self.slept.append(duration)
+
+    async def race(self, *calls: Coroutine[Any, Any, Any]) -> Won[Any]:
+        """The first of the calls wins, the others are not made: time does not pass here."""
+        first, *others = calls
+        for other in others:
+            other.close()
+        return Won(0, await first)
 
     async def now(self) -> datetime:
         return datetime.now(UTC)

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.engine import rows
 from holdfast.engine.history import History
 from holdfast.engine.reads import find_run
+from holdfast.engine.register import Register
 from holdfast.engine.versions import Versions
 from holdfast.model import events as ev
 from holdfast.model.errors import UsageError
@@ -36,7 +37,7 @@ _FORGET_ROWS = (
 )
 _UNTAKE_MESSAGE = "UPDATE run_inbox_messages SET status = 'new', outcome = NULL WHERE message_id = ?"
 _ADD_NODE = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_WAIT = "INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_WAIT = "INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TIMER = "INSERT INTO run_timers VALUES (?, ?, ?, ?, ?)"
 _ADD_EVENT = "INSERT INTO run_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -92,8 +93,9 @@ class _Patient:
         for forget in _FORGET_ROWS:
             self.cursor.execute(forget, number)
         self.cursor.executemany(_ADD_NODE, rows.changed_nodes(state))
-        self.cursor.executemany(_ADD_WAIT, rows.wait_rows(state, [e for e in line if type(e.event) is ev.WaitOpened]))
-        self.cursor.executemany(_ADD_TIMER, rows.timer_rows(state, line))
+        register, shared = Register(line), self.history.shared_until
+        self.cursor.executemany(_ADD_WAIT, list(register.wait_rows(state, shared).values()))
+        self.cursor.executemany(_ADD_TIMER, list(register.timer_rows(state, shared).values()))
         self.cursor.execute(
             "UPDATE run_state SET status = ?, last_seq = ?, head_hash = ?, fold = ?, started_at = ?, finished_at = ?, "
             "engine = NULL, recoveries = ? WHERE run_no = ?",

@@ -6,16 +6,20 @@ explorer: the command line finds it by name, when it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast.cli import inputs, output
 from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target
 from holdfast.model.errors import UsageError
+from holdfast.model.policies import seconds
 from holdfast.testing.explorer import substitutes
+from holdfast.testing.explorer.client import PEOPLE_TAKE
 from holdfast.testing.explorer.report import Report
 from holdfast.testing.explorer.search import explore
 from holdfast.worker.loading import load_target
@@ -51,6 +55,27 @@ def command(
             show_default=False,
         ),
     ] = None,
+    answers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--answer",
+            metavar="QUESTION=JSON",
+            help="What people answer to a question; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    signals: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signal", metavar="NAME=JSON", help="A signal that is sent; may be repeated.", show_default=False
+        ),
+    ] = None,
+    resumes: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Whether somebody empties baskets and ends pauses.")
+    ] = True,
+    people_take: Annotated[
+        str, typer.Option("--people-take", metavar="TIME", help="How long people take to answer; 0: not at all.")
+    ] = PEOPLE_TAKE,
     depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="Faults in one schedule.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which of two engines goes first; 0: in turn.")] = 0,
     replay: Annotated[str | None, typer.Option("--replay", metavar="TAPE", help="Run one schedule again.")] = None,
@@ -66,11 +91,13 @@ def command(
     The real engine runs it with a virtual clock. At every write to the store and every effect the process dies before
     or after it, gets an error, or stands still past its lease and comes back; another engine goes on. The invariants
     are checked after every write, and the outcome is compared with the run that nothing disturbed. Nothing is stored.
+    Somebody outside answers questions, sends signals and empties baskets, and asks again when nobody has answered.
 
     \b
     Examples:
       holdfast crashtest shop.py:fulfil --input @order.json
       holdfast crashtest shop.py:fulfil --effects shop.payments.charge --fake time:sleep=fakes:no_sleep
+      holdfast crashtest approval.py:approve --answer 'Ship this order?={"approved": true}' --signal 'hurry="please"'
       holdfast crashtest shop.py:fulfil --depth 2 --max-schedules 20000
       holdfast crashtest shop.py:fulfil --replay 0/7.2
 
@@ -87,6 +114,10 @@ def command(
             effects=_effects(effects),
             idempotent=idempotent or (),
             fakes=dict(_fake(text) for text in fakes or ()),
+            answers=dict(_given(text, "--answer") for text in answers or ()),
+            signals=[_given(text, "--signal") for text in signals or ()],
+            resumes=resumes,
+            people_take=_duration(people_take),
             depth=depth,
             seed=seed,
             tape=replay,
@@ -117,6 +148,21 @@ def _fake(text: str) -> tuple[str, Any]:
     if not equals or ":" not in original or ":" not in fake:
         raise UsageError(f"--fake {text!r}: write module:name=module:fake")
     return original, substitutes.find(fake)[1]
+
+
+def _given(text: str, option: str) -> tuple[str, Any]:
+    """`QUESTION=JSON`; a question may well contain an equals sign, JSON begins behind the first one that lets it."""
+    for at in [i for i, character in enumerate(text) if character == "="]:
+        with contextlib.suppress(msgspec.DecodeError):
+            return text[:at], msgspec.json.decode(text[at + 1 :])
+    raise UsageError(f'{option} {text!r}: write a name, an equals sign and JSON; text is JSON in quotes: name="text"')
+
+
+def _duration(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return seconds(text)
 
 
 def _tell(report: Report, target: str) -> None:

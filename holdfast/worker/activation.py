@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from holdfast.engine import dying
 from holdfast.engine.protocols import Attempt
 from holdfast.model import commands as cmd
 from holdfast.model.captures import captured, check_size
-from holdfast.model.errors import HeartbeatLost, HoldfastError, NodeTimeout, Suspended, TicketRaised
+from holdfast.model.errors import BodyEnded, HeartbeatLost, HoldfastError, NodeTimeout, Pended, Suspended, UsageError
+from holdfast.model.events import ErrorInfo
 from holdfast.model.values import encode
+from holdfast.worker import parking
 from holdfast.worker.failures import describe
-from holdfast.worker.memory import Memory
+from holdfast.worker.memory import Call, Memo, Memory
+from holdfast.worker.strands import Strand
 from holdfast.worker.threads import ThreadJob
 
 R = TypeVar("R")
@@ -38,9 +42,9 @@ class Activation:
     cancelled = False
     reported = False
     stopping = False
-    """Left because the engine stops: it says so."""
+    """Left because the engine stops, or the run is paused: it says so."""
+    pausing = False
     progress: tuple[float, float | None, str] | None = None
-    tasks_seen = 0
     checkpoint_read = False
     """Whether this life of the body has looked at its checkpoint."""
     _thread_call: asyncio.Future[Any] | None = None
@@ -48,18 +52,24 @@ class Activation:
     _deadline: asyncio.TimerHandle | None = None
     _heartbeat: asyncio.TimerHandle | None = None
     _grace: asyncio.TimerHandle | None = None
+    _looking = False
+    _watched: asyncio.Future[Any] | None = None
+    """What keeps the body from counting as parked; when it moves, somebody looks again."""
     _since = 0.0
     _grace_seconds = 0.0
     _left_seconds: float | None = None
 
     # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
     memory = _NO_MEMORY
-    waits: dict[str, asyncio.Future[tuple[str, bytes]]] = _EMPTY
+    waits: dict[str, tuple[asyncio.Task[Any], asyncio.Future[tuple[str, bytes]]]] = _EMPTY
     early: dict[str, tuple[str, bytes]] = _EMPTY
     """Answers that came before the body began to wait for them."""
-    callers: dict[asyncio.Task[Any], str] = _EMPTY
-    """Tasks that ever called ctx, and the scope of each."""
+    scopes: dict[asyncio.Task[Any], str] = _EMPTY
+    """Where the calls are remembered that a task makes."""
+    tasks: set[asyncio.Task[Any]] = _EMPTY_SET
+    """Tasks, other than the body's own, that have made or awaited a call on ctx and go on."""
     parked: set[asyncio.Task[Any]] = _EMPTY_SET
+    """Tasks that wait in a call on ctx, from opening the wait until its answer."""
     opening: set[asyncio.Future[Any]] = _EMPTY_SET
     vars: dict[str, bytes] = _EMPTY
 
@@ -71,13 +81,13 @@ class Activation:
         self.loop = asyncio.get_running_loop()
         if attempt.handler.takes_ctx:
             self.memory = Memory()
-            self.waits, self.early, self.callers, self.vars = {}, {}, {}, {}
-            self.parked, self.opening = set(), set()
+            self.waits, self.early, self.scopes, self.vars = {}, {}, {}, {}
+            self.parked, self.opening, self.tasks = set(), set(), set()
 
     # --- reports -------------------------------------------------------------------------------------------
 
-    def completed(self, result: Any, raised: TicketRaised | None = None) -> None:
-        """The body returned, or raised a ticket with this as its output."""
+    def completed(self, result: Any, ended: BodyEnded | None = None) -> None:
+        """The body returned, or ended in a call that ends it, with this as its output."""
         a = self.attempt
         if self._why is not None:  # too late: that attempt is over, whatever it still brought
             self.interrupted()
@@ -87,9 +97,9 @@ class Activation:
         except HoldfastError as e:
             self.failed(e)
             return
-        self.completed_bytes(data, raised)
+        self.completed_bytes(data, ended)
 
-    def completed_bytes(self, data: bytes, raised: TicketRaised | None = None) -> None:
+    def completed_bytes(self, data: bytes, ended: BodyEnded | None = None) -> None:
         if dying.at is not None:
             dying.at("body.after")
         a = self.attempt
@@ -99,7 +109,15 @@ class Activation:
         except HoldfastError as e:
             self.failed(e)
             return
-        target, ticket = (None, None) if raised is None else (raised.target, raised.ticket)
+        target, ticket = (None, None) if ended is None else (ended.target, ended.ticket)
+        if isinstance(ended, Pended):
+            self.report(
+                cmd.PendNode(
+                    a.node, a.path, a.attempt, ended.basket, data, kept, self.vars, kept_vars, ended.rerun,
+                    _pend_error(ended.error), target, ticket, visit=a.visit,
+                )
+            )  # fmt: skip
+            return
         self.report(
             cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, target, ticket, visit=a.visit)
         )
@@ -116,9 +134,12 @@ class Activation:
     def failed(self, error: BaseException) -> None:
         """The body raised."""
         a = self.attempt
-        raised = _ticket_in(error)
-        if raised is not None and (self.stopping or not self.leaving):
-            self.completed(raised.output, raised)
+        ended = _end_in(error)
+        if ended is not None and (self.stopping or not self.leaving):
+            if isinstance(ended, Pended) and (ended.rerun or ended.error is not None):
+                self.completed_bytes(b"null", ended)  # it runs again: what it gives now is nobody's
+            else:
+                self.completed(ended.output, ended)
             return
         if self._why is not None:  # what it raised is how it stopped; why it had to is what counts
             self.interrupted()
@@ -145,7 +166,7 @@ class Activation:
         """The body has gone without an end. An orderly stop says so; otherwise there is nobody to tell."""
         a = self.attempt
         if self.stopping and a.definition.on_crash == "rerun":
-            self.report(cmd.StopNode(a.node, a.path, a.attempt, visit=a.visit))
+            self.report(cmd.StopNode(a.node, a.path, a.attempt, self.pausing, visit=a.visit))
         else:
             self.report(None)
 
@@ -165,6 +186,9 @@ class Activation:
             self._heartbeat.cancel()
         if self._grace is not None:
             self._grace.cancel()
+        if self.parked and not self.leaving:
+            for task in self.parked - {self.task}:  # nobody will answer them any more
+                task.cancel()
         self.on_gone(self, left)
         return True
 
@@ -177,14 +201,35 @@ class Activation:
         if self.cancelled or self._why is not None:
             raise asyncio.CancelledError
 
-    async def commit(self, command: Any) -> Any:
-        """Tell the run something and wait until it is durable."""
+    def recall(self, call: Call) -> Memo | None:
+        """What is remembered of a call that is awaited now; None: it is new."""
+        self.joined()
+        return self.memory.recall(call)
+
+    def joined(self) -> asyncio.Task[Any]:
+        """The calling task belongs to the body from now on, whoever started it: while it works, the body does."""
+        task = asyncio.current_task()
+        if task is None:
+            raise UsageError("ctx was called outside the event loop")
+        if task is not self.task and task not in self.tasks:
+            self.tasks.add(task)
+            task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        self.scopes.pop(task, None)
+
+    async def commit(self, command: Any, if_given_up: Callable[[Any], None] | None = None) -> Any:
+        """Tell the run something and wait until it is durable. `if_given_up` hears the answer when the calling task
+        was cancelled meanwhile."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def done(answer: Any, error: BaseException | None) -> None:
             if future.done():
-                return
-            if error is None:
+                if future.cancelled() and error is None and if_given_up is not None:
+                    if_given_up(answer)
+            elif error is None:
                 future.set_result(answer)
             else:  # our attempt is over: somebody else has the run, or it is being ended
                 self.leaving = True
@@ -197,42 +242,59 @@ class Activation:
         finally:
             self.opening.discard(future)
 
+    async def open_wait(self, command: cmd.OpenWait) -> str:
+        """Open a wait; its id. It is closed at once when the calling task was cancelled before it was open."""
+        strand = self.memory.strand
+        wait_id: str = await self.commit(command, lambda wait_id: self._give_up_wait(wait_id, strand))
+        return wait_id
+
+    @contextlib.contextmanager
+    def parking(self) -> Iterator[None]:
+        """The calling task opens a wait, or has one, and does nothing else until it is answered."""
+        task = self.joined()
+        if self.leaving and task is not self.task:
+            task.add_done_callback(_hear_out)
+        if self.reported and not self.leaving:  # a task that the body left behind when it ended
+            raise asyncio.CancelledError
+        self.check()
+        self.parked.add(task)
+        try:
+            yield
+        finally:
+            self.parked.discard(task)
+            self._unpause()
+            self._look_soon()
+
     async def park(self, wait_id: str) -> tuple[str, bytes]:
         """Wait for an answer; the body may be left meanwhile."""
         if wait_id in self.early:
             return self.early.pop(wait_id)
-        if self.thread is not None:  # a thread does not wait: it is given back, and the body runs again later
-            self.leaving = True
-            raise Suspended
+        self.check()
         future: asyncio.Future[tuple[str, bytes]] = self.loop.create_future()
-        self.waits[wait_id] = future
-        task = asyncio.current_task()
-        assert task is not None
-        self.parked.add(task)
-        self._pause()
+        self.waits[wait_id] = (self.joined(), future)
+        self._look_soon()
         try:
             return await future
         except asyncio.CancelledError:
-            if not (self.leaving or self.cancelled or self._why):  # the body gave this wait up by itself
-                self.port.tell(cmd.CloseWait(wait_id, "cancelled"))
+            self._give_up_wait(wait_id, self.memory.strand)
             raise
         finally:
-            self.parked.discard(task)
             self.waits.pop(wait_id, None)
-            self._unpause()
 
-    def about_to_park(self) -> None:
-        """The calling task opens a wait and does nothing else until it is answered."""
-        task = asyncio.current_task()
-        assert task is not None
-        self.parked.add(task)
+    def _give_up_wait(self, wait_id: str, strand: Strand) -> None:
+        """A part of the body does not wait any more. (When the body itself ends, its waits are closed with it.)"""
+        if not (self.leaving or self.cancelled or self.reported or self._why):
+            outcome = "superseded" if strand.lost else "cancelled"
+            self.port.tell(cmd.CloseWait(wait_id, outcome))
 
     def answer(self, wait_id: str, outcome: str, value: bytes) -> None:
-        future = self.waits.get(wait_id)
-        if future is None:
+        if wait_id not in self.waits:
             self.early[wait_id] = (outcome, value)
-        elif not future.done():
+            return
+        task, future = self.waits[wait_id]
+        if not future.done():
             future.set_result((outcome, value))
+            self.parked.discard(task)  # it goes on, in its turn
 
     @property
     def expired(self) -> bool:
@@ -241,15 +303,46 @@ class Activation:
 
     @property
     def all_parked(self) -> bool:
-        """Whether every task that ever called ctx waits in such a call."""
-        alive = [task for task in self.callers if not task.done()]
-        return bool(alive) and all(task in self.parked for task in alive)
+        """Whether the body does nothing but wait in calls on ctx."""
+        return bool(self.parked) and self._at_work() is None
 
-    def task_ended(self, _: asyncio.Task[Any]) -> None:
-        """A task that called ctx has ended: perhaps all that is left of the body waits now."""
-        if not self.reported and self.all_parked:
-            a = self.attempt
-            self.port.tell(cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit))
+    def _at_work(self) -> asyncio.Future[Any] | None:
+        tasks = self.tasks if self.task is None else {self.task, *self.tasks}
+        return parking.at_work(tasks, self.parked)
+
+    def _look_soon(self, _: Any = None) -> None:
+        if self.parked and not self._looking:
+            self._looking = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Perhaps all that is left of the body waits now: then its node is suspended, and its thread is given back."""
+        self._looking = False
+        if self.reported or self.leaving or not self.parked:
+            return
+        busy = self._at_work()
+        if busy is not None:
+            self._look_when_it_moves(busy)
+            return
+        self._pause()
+        a = self.attempt
+        if not self.port.is_suspended(a.node, a.path):
+            suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
+            self.port.tell(suspend, None if self.thread is None else self._suspended)
+        elif self.thread is not None:
+            self.leave()
+
+    def _look_when_it_moves(self, busy: asyncio.Future[Any]) -> None:
+        if isinstance(busy, asyncio.Task):  # it has its turn now
+            self._look_soon()
+        elif busy is not self._watched:
+            self._watched = busy
+            busy.add_done_callback(self._look_soon)
+
+    def _suspended(self, _: Any, error: BaseException | None) -> None:
+        """A body in a thread goes only now: one that goes while its node counts as running is run again at once."""
+        if error is None and self.all_parked:
+            self.leave()
 
     # --- a body in a thread --------------------------------------------------------------------------------
 
@@ -269,17 +362,19 @@ class Activation:
             return await call()
         finally:
             self._thread_call = None
-            self.callers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
 
     # --- being stopped -------------------------------------------------------------------------------------
 
-    def leave(self, *, stopping: bool = False) -> None:
+    def leave(self, *, stopping: bool = False, pausing: bool = False) -> None:
         """Leave the body without ending it: Suspended at every waiting call, now and from now on."""
         self.leaving = True
         self.stopping = stopping
-        for future in list(self.waits.values()):
+        self.pausing = pausing
+        for task, future in list(self.waits.values()):
             if not future.done():
                 future.set_exception(Suspended())
+            if task is not self.task:
+                task.add_done_callback(_hear_out)
         if not stopping:
             for opening in list(self.opening):
                 if not opening.done():
@@ -327,8 +422,6 @@ class Activation:
             self._unpause()
 
     def _pause(self) -> None:
-        if not self.all_parked:
-            return
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -358,9 +451,21 @@ class Activation:
         self._heartbeat = self.loop.call_later(limit, self._expire, why, self._grace_seconds)
 
 
-def _ticket_in(error: BaseException) -> TicketRaised | None:
-    """The ticket that a body raised, perhaps in tasks of its own, whose group then holds nothing else."""
+def _hear_out(task: asyncio.Task[Any]) -> None:
+    """A task of a body that was left has ended, and perhaps nobody asks how: that is no reason for a warning."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _end_in(error: BaseException) -> BodyEnded | None:
+    """The call that ended a body, perhaps in tasks of its own, whose group then holds nothing else."""
     if isinstance(error, BaseExceptionGroup):
-        tickets, others = error.split(TicketRaised)
-        return None if tickets is None or others is not None else _ticket_in(tickets.exceptions[0])
-    return error if isinstance(error, TicketRaised) else None
+        ends, others = error.split(BodyEnded)
+        return None if ends is None or others is not None else _end_in(ends.exceptions[0])
+    return error if isinstance(error, BodyEnded) else None
+
+
+def _pend_error(error: str | BaseException | None) -> ErrorInfo | None:
+    if error is None:
+        return None
+    return describe(error) if isinstance(error, BaseException) else ErrorInfo("pended", error)

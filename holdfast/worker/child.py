@@ -26,13 +26,13 @@ import msgspec
 
 from holdfast.model import handlers
 from holdfast.model.activation import current_body
-from holdfast.model.errors import MissingCode, TicketRaised
+from holdfast.model.errors import BodyEnded, MissingCode
 from holdfast.model.handlers import Handler
 from holdfast.model.values import encode
 from holdfast.worker.binding import Binder
 from holdfast.worker.failures import describe
 from holdfast.worker.loading import load_code
-from holdfast.worker.processes import Answer, Call, read_frame, write_frame
+from holdfast.worker.processes import Answer, Call, End, read_frame, write_frame
 
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -67,13 +67,14 @@ def _answer(frame: bytes) -> bytes:
 
 def _answered(call: Call) -> Answer:
     handler = _handler(call)
-    target = ticket = None
+    end: End | None = None
     try:
         value = _invoke(handler, call.args)
-    except TicketRaised as raised:  # an end like another, with a word about where the run goes on
-        value, target, ticket = raised.output, raised.target, raised.ticket
-    data = msgspec.Raw(encode(value, handler.returns, what="result"))
-    return Answer(ok=True, value=data, target=target, ticket=ticket)
+    except BodyEnded as ended:  # an end like another, with a word about what follows
+        value, end = ended.output, End.of(ended)
+        if end.runs_again:
+            return Answer(ok=True, value=msgspec.Raw(b"null"), end=end)
+    return Answer(ok=True, value=msgspec.Raw(encode(value, handler.returns, what="result")), end=end)
 
 
 def _handler(call: Call) -> Handler:

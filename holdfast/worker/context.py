@@ -17,7 +17,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -26,19 +26,23 @@ from holdfast.model import events as ev
 from holdfast.model import handlers
 from holdfast.model.activation import BodyContext
 from holdfast.model.errors import (
+    BodyEnded,
     ChildFailed,
+    DeadlinePassed,
     HoldfastError,
     OutcomeUnknown,
     StepMismatch,
     Suspended,
-    TicketRaised,
     UsageError,
 )
 from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
-from holdfast.model.policies import seconds
+from holdfast.model.questions import NOTHING
 from holdfast.model.values import decoder, encode
+from holdfast.worker import racing
 from holdfast.worker.activation import Activation
+from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
 from holdfast.worker.memory import Call, idempotency_key
+from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner
 from holdfast.worker.variables import Variables
 
@@ -128,11 +132,31 @@ class _Base(BodyContext):
         return None if value is None else decoder(Any)(value)
 
 
+_WAITING = frozenset(
+    (
+        "step",
+        "map",
+        "child",
+        "ask",
+        "receive",
+        "signal",
+        "sleep",
+        "race",
+        "now",
+        "uuid",
+        "random",
+        "checkpoint",
+        "keyed",
+    )
+)
+"""Calls that end in a commit."""
+
+
 class InlineContext(_Base):
     """For bodies with `inline=True`: they run on the event loop and may not wait."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in {"step", "map", "child", "sleep", "now", "uuid", "random", "checkpoint", "keyed"}:
+        if name in _WAITING:
             raise UsageError(
                 f"ctx.{name} waits for a commit, and a body with inline=True may not wait: remove inline=True"
             )
@@ -204,13 +228,78 @@ class Context(_Base):
         return self._sleep(call, duration)
 
     async def _sleep(self, call: Call, duration: Duration | datetime) -> None:
-        if isinstance(duration, datetime):
-            if duration.tzinfo is None:
-                raise UsageError("ctx.sleep: a datetime needs a time zone")
-            until = int(duration.timestamp() * 1_000_000)
-        else:
-            until = self._activation.port.now() + int(seconds(duration) * 1_000_000)
-        await self._wait(call, "timer", until=until)
+        await self._wait(call, "timer", until=instant(duration, self._activation.port.now(), "ctx.sleep"))
+
+    @overload
+    def ask(
+        self, question: str, *, schema: type[T], about: Any = None, **options: Unpack[Asking]
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def ask(
+        self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]
+    ) -> Coroutine[Any, Any, Any]: ...
+    def ask(
+        self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask a person, and wait for the answer; the run costs a row meanwhile.
+
+        `about` is what they are shown beside the question. `schema` is the type of the answer (or a JSON Schema): an
+        answer that does not fit is refused and the question stays open. It goes to `assignee`, or lies in `basket`.
+        Past its `deadline` it is answered with `default`; without one the call raises DeadlinePassed. `remind` brings a
+        reminder again and again; `escalate` hands it on: `hf.Escalate("2d", assignee="boss")`."""
+        question_asked = Question.of(question, schema, about, **options)
+        call = self._made("ask", "ask", (question, about))
+        return self._ask(call, question_asked)
+
+    async def _ask(self, call: Call, question: Question) -> Any:
+        until = question.until(self._activation.port.now())
+        outcome, value = await self._wait(call, "input", until=until, about=question.about)
+        if outcome == "deadline":
+            raise DeadlinePassed(f"nobody answered in time: {question.text}")
+        return decoder(question.annotation)(value)
+
+    @overload
+    def receive(
+        self, name: str, *, schema: type[T], deadline: Deadline | None = None, default: Any = NOTHING
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def receive(
+        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
+    ) -> Coroutine[Any, Any, Any]: ...
+    def receive(
+        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
+    ) -> Coroutine[Any, Any, Any]:
+        """Wait for a signal, `run.signal(name, payload)`; one that came before is there already. Past its `deadline` it
+        is `default`; without one the call raises DeadlinePassed."""
+        expected = Expected.of(name, schema, deadline, default)
+        return self._receive(self._made("receive", name, None), expected)
+
+    async def _receive(self, call: Call, expected: Expected) -> Any:
+        until = expected.until(self._activation.port.now())
+        outcome, value = await self._wait(call, "signal", until=until, about=expected.about)
+        if outcome == "deadline":
+            raise DeadlinePassed(f"the signal {expected.name!r} did not come in time")
+        return decoder(expected.annotation)(value)
+
+    def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> Coroutine[Any, Any, None]:
+        """Send a signal to another run, once. The same `id` is the same signal, whoever sends it how often."""
+        return self._signal(self._made("signal", name, (run, payload, id)), run, name, payload, id)
+
+    async def _signal(self, call: Call, run: str, name: str, payload: Any, signal_id: str | None) -> None:
+        activation = self._activation
+        memo = activation.recall(call)
+        if memo is not None and memo.output is not None:
+            return
+        a, port = activation.attempt, activation.port
+        key = signal_id or idempotency_key(port.run_id, port.key_epoch, a.node, a.path, a.visit, call.step_key)
+        data = encode(payload, what=f"the payload of signal {name!r}")
+        message_id = port.order_signal(run, name, data, key)
+        event = ev.StepCompleted(
+            call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(b"null"), call.key
+        )
+        await activation.commit(
+            cmd.SendSignal(a.node, a.path, a.attempt, event, run, message_id, name, data, visit=a.visit)
+        )
 
     def child(
         self, workflow: Any, /, *, run_id: str | None = None, detached: bool = False, **inputs: Any
@@ -235,30 +324,39 @@ class Context(_Base):
         error = _error(value)
         raise ChildFailed(f"child {name} has {outcome}: {error.message}", run_id=run_id or "", error=error)
 
+    def race(self, *calls: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, Won[T]]:
+        """Make several calls at once; the first to end wins, and the others are stopped. If it raised, so does this.
+
+            index, page = await ctx.race(ctx.step(fetch, url), ctx.sleep("1h"))    # a time limit that survives a crash
+
+        Takes calls on ctx, or coroutines made of such calls. The winner is remembered; the waits of the others are
+        closed, their children cancelled, their steps cancelled (a sync one ends in its thread, unheard).
+        """
+        return racing.enter(self, calls)
+
     async def _wait(
-        self, call: Call, kind: str, until: int | None = None, child: cmd.NewChild | None = None
+        self,
+        call: Call,
+        kind: str,
+        until: int | None = None,
+        child: cmd.NewChild | None = None,
+        about: dict[str, Any] | None = None,
     ) -> tuple[str, bytes]:
         activation = self._activation
-        memo = activation.memory.recall(call)
+        memo = activation.recall(call)
         if memo is not None and memo.outcome is not None:
             assert memo.output is not None
             return memo.outcome, memo.output
         a = activation.attempt
-        activation.about_to_park()
-        if memo is not None and memo.wait_id is not None:
-            if activation.all_parked:  # it waited before a takeover, which let it go on: it waits again
-                suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
-                if activation.thread is None:
-                    activation.port.tell(suspend)
-                else:  # a thread does not stay, and a body that leaves while it counts as running is run again at once
-                    await activation.commit(suspend)
-            return await activation.park(memo.wait_id)
-        wait_id = await activation.commit(
-            cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until=until, child=child, visit=a.visit)
-        )
-        if child is not None and child.attach and child.run_id is not None:
-            activation.port.follow_child(child.run_id)
-        return await activation.park(wait_id)
+        with activation.parking():
+            wait_id = None if memo is None else memo.wait_id
+            if wait_id is None:
+                wait_id = await activation.open_wait(
+                    cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until, child, about, visit=a.visit)
+                )
+                if child is not None and child.attach and child.run_id is not None:
+                    activation.port.follow_child(child.run_id)
+            return await activation.park(wait_id)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, remembered."""
@@ -277,7 +375,7 @@ class Context(_Base):
         return self._remembered(call, make, annotation)
 
     async def _remembered(self, call: Call, make: Callable[[], R], annotation: Any) -> R:
-        memo = self._activation.memory.recall(call)
+        memo = self._activation.recall(call)
         if memo is not None and memo.output is not None:
             return decoder(annotation)(memo.output)  # type: ignore[no-any-return]
         data = encode(make(), annotation, what=f"ctx.{call.kind}()")
@@ -332,16 +430,11 @@ class Context(_Base):
     def _scope_here(self) -> str:
         """The body itself, or the asyncio task other than the body's own that calls, numbered by its first call."""
         activation = self._activation
-        task = asyncio.current_task()
-        if task is None:
-            raise UsageError("ctx was called outside the event loop")
-        scope = activation.callers.get(task)
+        task = activation.joined()
+        scope = activation.scopes.get(task)
         if scope is None:
             is_body = task is activation.task or self._scope != "" or activation.thread is not None
-            activation.tasks_seen += not is_body
-            if not is_body:
-                task.add_done_callback(activation.task_ended)
-            scope = activation.callers[task] = "" if is_body else f"t{activation.tasks_seen}/"
+            scope = activation.scopes[task] = "" if is_body else activation.memory.strand.next_task()
         return scope + self._scope
 
     def _sub(self, call: Call) -> Context:
@@ -351,8 +444,8 @@ class Context(_Base):
 
 class SyncContext(_Base):
     """The first parameter of a sync body. The same calls as `Context`, but they block the body's thread; where the
-    answer may take long (ctx.sleep, ctx.child), the body is left, its thread is given back, and it runs again from its
-    start when the answer is there."""
+    answer may take long (ctx.ask, ctx.receive, ctx.sleep, ctx.child), the body is left, its thread is given back, and
+    it runs again from its start when the answer is there."""
 
     def __init__(self, activation: Activation) -> None:
         super().__init__(activation)
@@ -368,6 +461,29 @@ class SyncContext(_Base):
 
     def sleep(self, duration: Duration | datetime) -> None:
         self._block(functools.partial(self._async.sleep, duration))
+
+    @overload
+    def ask(self, question: str, *, schema: type[T], about: Any = None, **options: Unpack[Asking]) -> T: ...
+    @overload
+    def ask(self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]) -> Any: ...
+    def ask(self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]) -> Any:
+        return self._block(functools.partial(self._async.ask, question, schema=schema, about=about, **options))
+
+    @overload
+    def receive(self, name: str, *, schema: type[T], deadline: Deadline | None = None, default: Any = NOTHING) -> T: ...
+    @overload
+    def receive(
+        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
+    ) -> Any: ...
+    def receive(
+        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
+    ) -> Any:
+        return self._block(
+            functools.partial(self._async.receive, name, schema=schema, deadline=deadline, default=default)
+        )
+
+    def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        self._block(functools.partial(self._async.signal, run, name, payload, id=id))
 
     def child(self, workflow: Any, /, *, run_id: str | None = None, detached: bool = False, **inputs: Any) -> Any:
         return self._block(functools.partial(self._async.child, workflow, run_id=run_id, detached=detached, **inputs))
@@ -389,13 +505,20 @@ class SyncContext(_Base):
         copy._async = self._async.keyed(key)
         return copy
 
+    if not TYPE_CHECKING:  # a type checker knows by itself what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "race":
+                raise UsageError("ctx.race makes several calls at once, which a sync body cannot: make it `async def`")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _block(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make the call on the loop and wait for it in this thread."""
         return self._activation.run_for_thread(call)
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What ended a map: being left outweighs a ticket, a ticket a failure, a failure the cancelling it caused."""
+    """What ended a map: being left outweighs a ticket or a pend, that a failure, a failure the cancelling it caused."""
     flat: list[BaseException] = []
     stack: list[BaseException] = [group]
     while stack:
@@ -404,7 +527,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
             stack[:0] = error.exceptions
         else:
             flat.append(error)
-    for kind in (Suspended, TicketRaised, StepMismatch, OutcomeUnknown, HoldfastError, Exception):
+    for kind in (Suspended, BodyEnded, StepMismatch, OutcomeUnknown, HoldfastError, Exception):
         for error in flat:
             if isinstance(error, kind):
                 return error

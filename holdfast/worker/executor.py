@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine import dying
 from holdfast.engine.protocols import Attempt
 from holdfast.model.activation import current_body
-from holdfast.model.errors import HoldfastError, Suspended, TicketRaised
+from holdfast.model.errors import BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
 from holdfast.worker.activation import Activation
@@ -87,6 +87,9 @@ class LocalExecutor:
         activation = self._live.get((run_no, node, path))
         return activation is not None and activation.all_parked
 
+    def is_idle(self, run_no: int) -> bool:
+        return all(self._live[key].all_parked for key in self._by_run.get(run_no, ()))
+
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
         activation = self._live.get((run_no, node, path))
         if activation is not None:
@@ -98,12 +101,20 @@ class LocalExecutor:
             self._let_clean_up(activation)
             activation.supersede()
 
+    def pause(self, run_no: int) -> None:
+        for key in list(self._by_run.get(run_no, ())):
+            activation = self._live[key]
+            # a body that must not be repeated unasked finishes its node, unless it only waits
+            if activation.all_parked or activation.attempt.definition.on_crash == "rerun":
+                activation.leave(stopping=True, pausing=True)
+
     def unwind(self, run_no: int) -> None:
         for key in list(self._by_run.pop(run_no, ())):
             activation = self._live[key]
+            only_waits = activation.all_parked
             activation.leave()
             self._let_clean_up(activation)
-            if activation.task is not None and not activation.all_parked:
+            if activation.task is not None and not only_waits:
                 activation.loop.call_later(self._grace_seconds, activation.task.cancel)
             activation.left()  # nobody waits for it: its place is free now
 
@@ -161,16 +172,15 @@ class LocalExecutor:
     async def _prepare(self, activation: Activation) -> tuple[list[Any], dict[str, Any]]:
         """Arguments from stored bytes, and the memory of an earlier life of the body."""
         attempt = activation.attempt
-        binder = self._binder(attempt.handler)
-        if binder.is_quick(attempt.args):
-            bound = binder.bind(attempt.args, attempt.port.load)
-        else:
-            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
-            bound = binder.bind(data, lambda ready: ready)
+        binder, args = self._binder(attempt.handler), attempt.args
         if attempt.has_memory and attempt.handler.takes_ctx:
             await attempt.port.flushed()
-            activation.memory = Memory.read(attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq))
-        return bound
+            remembered = await attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq, args.values())
+            activation.memory = Memory.read(remembered)
+        if binder.is_quick(args):
+            return binder.bind(args, attempt.port.load)
+        data = {name: await attempt.port.load_slowly(located) for name, located in args.items()}
+        return binder.bind(data, lambda ready: ready)
 
     async def _run_async(self, activation: Activation) -> None:
         attempt = activation.attempt
@@ -294,8 +304,8 @@ class LocalExecutor:
             result = await self._processes.run(attempt.handler, b"{" + body + b"}")
         except asyncio.CancelledError:
             activation.interrupted()
-        except TicketRaised as raised:
-            activation.completed_bytes(bytes(raised.output), raised)
+        except BodyEnded as ended:
+            activation.completed_bytes(bytes(ended.output), ended)
         except Exception as e:  # noqa: BLE001 - a process body may raise anything
             activation.failed(e)
         else:

@@ -19,6 +19,7 @@ from holdfast.model import events as ev
 from holdfast.model import values
 from holdfast.model.errors import NotSerialisable, StepMismatch
 from holdfast.model.ids import derived
+from holdfast.worker.strands import Strand, current_strand
 
 
 class Call(msgspec.Struct):
@@ -55,7 +56,21 @@ class Memo(msgspec.Struct):
     wait_id: str | None = None
     outcome: str | None = None
     """How the wait was closed."""
+    answered: int = 0
+    """Which word of the memory its latest one was: those that were answered earlier have smaller numbers."""
     used: bool = False
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the call keeps its place and nothing else: its wait was given up."""
+        return self.wait_id is None and self.output is None and self.error is None and not self.started
+
+
+class RaceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is remembered of a race: who won. What the winner returned or raised is remembered of the winner."""
+
+    index: int
+    raised: bool = False
 
 
 class _Scope:
@@ -77,9 +92,17 @@ class Memory:
     def __init__(self) -> None:
         self._scopes: dict[str, _Scope] = {}
         self._by_wait: dict[str, Memo] = {}
+        self._body = Strand(None, "")
+        self._words = 0
         self.checkpoint: bytes | None = None
         self.checkpoints = 0
         self.calls = 0
+
+    @property
+    def strand(self) -> Strand:
+        """The part of the body that is calling."""
+        here = current_strand.get()
+        return self._body if here is None or here.memory is not self else here
 
     @classmethod
     def read(cls, rows: Iterable[tuple[str, bytes]]) -> Memory:
@@ -90,6 +113,7 @@ class Memory:
         return memory
 
     def _learn(self, e: Any) -> None:
+        self._words += 1
         match e:
             case ev.NodeCheckpointed():
                 self._scopes, self._by_wait, self.calls = {}, {}, 0
@@ -98,10 +122,11 @@ class Memory:
                 memo = self._memo(e.scope, e)
                 if memo.output is not None:  # an equal call had taken what was remembered at this position
                     memo = self._another(e.scope, e)
-                memo.output = bytes(e.output)
+                memo.output, memo.answered = bytes(e.output), self._words
             case ev.StepFailed():
                 memo = self._memo(e.scope, e)
                 memo.error, memo.failures, memo.retry_at, memo.started = e.error, e.attempt, e.retry_at, False
+                memo.answered = self._words
             case ev.StepStarted():
                 self._memo(e.scope, e).started = True
             case ev.WaitOpened() if e.call:
@@ -110,11 +135,14 @@ class Memory:
                 self._by_wait[e.wait_id] = memo
             case ev.WaitClosed():
                 closed = self._by_wait.get(e.wait_id)
-                if closed is not None and e.outcome == "superseded":  # another branch: the call is made anew
+                if closed is not None and e.outcome == "superseded":  # who asked is gone, and may ask something else
                     del self._by_wait[e.wait_id]
                     self._forget(lambda memo: memo is closed)
-                elif closed is not None:
-                    closed.outcome, closed.output = e.outcome, bytes(e.value)
+                elif closed is not None and e.outcome == "cancelled" and bytes(e.value) == b"null":
+                    del self._by_wait[e.wait_id]  # nobody waited any more: the call is made anew, at its place
+                    closed.wait_id = None
+                elif closed is not None:  # also by a child that was cancelled, which says so with an error
+                    closed.outcome, closed.output, closed.answered = e.outcome, bytes(e.value), self._words
             case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
                 self._forget(_has_failed)
 
@@ -204,7 +232,7 @@ class Memory:
         if memo is not None:
             return self._use(scope, memo)
         at_position = scope.by_position.get(call.position)
-        if at_position is not None and not _agree(call, at_position):
+        if at_position is not None and not (at_position.is_blank or _agree(call, at_position)):
             raise _mismatch(call, at_position)
         return None
 
@@ -227,15 +255,17 @@ class Memory:
         scope = self._scopes.get(call.scope)
         if scope is None:
             return True
-        if call.key is not None:
-            return call.key not in scope.by_key
-        return self._find(scope, call) is None
+        memo = self._find(scope, call) if call.key is None else scope.by_key.get(call.key)
+        return memo is None or memo.is_blank
 
-    @staticmethod
-    def _use(scope: _Scope, memo: Memo | None) -> Memo | None:
-        if memo is not None and not memo.used:
+    def _use(self, scope: _Scope, memo: Memo | None) -> Memo | None:
+        if memo is None:
+            return None
+        if not memo.used:
             memo.used = True
             scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
+        strand = self.strand
+        strand.heard = max(strand.heard, memo.answered)
         return memo
 
 
@@ -250,7 +280,9 @@ class _CallShape(msgspec.Struct):
 
 
 def _has_failed(memo: Memo) -> bool:
-    return (memo.error is not None and memo.output is None) or memo.outcome in ("failed", "cancelled")
+    if memo.kind == "race" and memo.output is not None:
+        return msgspec.json.decode(memo.output, type=RaceEnd).raised
+    return (memo.error is not None and memo.output is None) or memo.outcome in ("failed", "cancelled", "deadline")
 
 
 def _agree(call: Call, memo: Memo) -> bool:

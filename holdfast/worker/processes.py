@@ -28,7 +28,7 @@ from typing import IO, Any, TypeAlias
 
 import msgspec
 
-from holdfast.model.errors import BodyDied, NodeTimeout, TicketRaised, UsageError
+from holdfast.model.errors import BodyDied, BodyEnded, NodeTimeout, Pended, TicketRaised, UsageError
 from holdfast.model.events import ErrorInfo
 from holdfast.model.handlers import CodeLocation, Handler
 
@@ -73,7 +73,7 @@ class ProcessBodies:
     async def run(self, handler: Handler, args: bytes, timeout: float | None = None) -> bytes:
         """The body's encoded result; `args` is a JSON object by parameter name.
 
-        Raises BodyFailed when the body raised, TicketRaised (with the encoded output) when it raised one, NodeTimeout
+        Raises BodyFailed when the body raised, BodyEnded (with the encoded output) when it ended so, NodeTimeout
         after `timeout` seconds in a child (waiting for a free one does not count), BodyDied when the process ended
         under the body. When cancelled, the body is killed."""
         call = _frame(handler, args)
@@ -137,8 +137,8 @@ def _frame(handler: Handler, args: bytes) -> bytes:
 def _value(answer: Answer) -> bytes:
     if answer.error is not None:
         raise BodyFailed(answer.error)
-    if answer.target is not None or answer.ticket is not None:
-        raise TicketRaised(target=answer.target, ticket=answer.ticket, output=answer.value)
+    if answer.end is not None:
+        raise answer.end.raised(answer.value)
     return bytes(answer.value)
 
 
@@ -282,14 +282,41 @@ class Call(msgspec.Struct, frozen=True):
     sys_path: tuple[str, ...]
 
 
+class End(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a body ended that did not just return: with a ticket, or in a basket."""
+
+    target: str | None = None
+    ticket: str | None = None
+    basket: str | None = None
+    rerun: bool = False
+    error: str | None = None
+
+    @classmethod
+    def of(cls, ended: BodyEnded) -> End:
+        if not isinstance(ended, Pended):
+            return cls(ended.target, ended.ticket)
+        error = None if ended.error is None else str(ended.error)
+        return cls(ended.target, ended.ticket, ended.basket, ended.rerun, error)
+
+    @property
+    def runs_again(self) -> bool:
+        return self.rerun or self.error is not None
+
+    def raised(self, output: msgspec.Raw) -> BodyEnded:
+        if self.basket is None:
+            return TicketRaised(target=self.target, ticket=self.ticket, output=output)
+        return Pended(
+            self.basket, rerun=self.rerun, error=self.error, output=output, target=self.target, ticket=self.ticket
+        )
+
+
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the body returned, or how it failed."""
 
     ok: bool
     value: msgspec.Raw = msgspec.Raw(b"")
     error: ErrorInfo | None = None
-    target: str | None = None
-    ticket: str | None = None
+    end: End | None = None
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:

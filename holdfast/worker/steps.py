@@ -37,6 +37,8 @@ class StepRunner:
         if isinstance(handler, Handler):
             if handler.kind == "process":
                 raise UsageError(f"{handler.name} has process=True and cannot be a step: use it as a node of a graph")
+            if fn.options.delay or fn.delay_seconds:
+                raise UsageError(f"{handler.name} has a delay and cannot be a step: `await ctx.sleep(...)` before it")
             self.retry = fn.options.retry or NO_RETRY
             self.timeout, self.on_crash = fn.options.timeout, fn.options.on_crash
             self.fn: Callable[..., Any] = handler.fn
@@ -62,7 +64,7 @@ class StepRunner:
 
     async def run(self, ctx: Context, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The remembered result, or the result of running it now, decoded from what was committed."""
-        memo = ctx._activation.memory.recall(call)
+        memo = ctx._activation.recall(call)
         if memo is not None:
             if memo.output is not None:
                 return self._decode(memo.output)

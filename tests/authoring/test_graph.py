@@ -1,10 +1,9 @@
-"""Conditions, routes, phases, choices and sleep: the data that they become."""
+"""Conditions, routes, phases and choices: the data that they become."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from holdfast.authoring import graph as hf
 from holdfast.authoring.nodes import node
 from holdfast.authoring.workflows import workflow
-from holdfast.model.activation import current_body
 from holdfast.model.definition import Definition, Phase
 from holdfast.model.errors import DefinitionError, TraceError, UsageError
 
@@ -328,8 +326,6 @@ def test_choices_and_functions_become_expressions(build: Any, expected: Any) -> 
         (lambda t: hf.text("{}", t, t), "1 places"),
         (lambda t: hf.var("seen"), "declares no variable 'seen'"),
         (lambda t: hf.route("x").__enter__(), "hf.route takes a reference"),
-        (lambda t: hf.sleep("soon"), "not a duration"),
-        (lambda t: hf.sleep(-1), "not a time to wait"),
     ],
 )
 def test_wrong_uses_are_refused_with_the_line(build: Any, message: str) -> None:
@@ -347,38 +343,10 @@ def test_a_declared_variable_can_be_read() -> None:
     assert definition.variables == {"seen": {"type": "integer"}}
 
 
-def test_sleep_is_a_node_that_can_be_ordered() -> None:
-    def build(topic: str, pause: float) -> Any:
-        text = draft(topic)
-        nap = hf.sleep("1h30m", after=text)
-        hf.sleep(timedelta(seconds=2), after=[text, nap])
-        hf.sleep(pause)
-        return typeset.after(nap)(text)
-
-    nodes = by_id(graph_of(build))
-    assert (nodes["sleep"].uses, nodes["sleep"].args, nodes["sleep"].after) == (
-        "holdfast.sleep",
-        {"seconds": 5400.0},
-        ("draft",),
-    )
-    assert nodes["sleep_2"].after == ("draft", "sleep")
-    assert nodes["sleep_3"].args == {"seconds": ["input", "pause"]}
-    assert nodes["typeset"].after == ("sleep",)
-
-
-@pytest.mark.parametrize("use", [lambda: hf.size([1]), lambda: hf.var("x"), lambda: hf.sleep(1), lambda: hf.first(1)])
+@pytest.mark.parametrize("use", [lambda: hf.size([1]), lambda: hf.var("x"), lambda: hf.first(1)])
 def test_outside_a_graph_these_functions_say_where_they_belong(use: Any) -> None:
     with pytest.raises(UsageError, match="belongs into the function of a workflow graph"):
         use()
-
-
-def test_inside_a_body_sleep_names_the_durable_call() -> None:
-    token = current_body.set("shop.checkout")
-    try:
-        with pytest.raises(UsageError, match=r"inside a body use ctx.sleep"):
-            hf.sleep(1)
-    finally:
-        current_body.reset(token)
 
 
 def test_first_keeps_the_type_for_field_checks() -> None:

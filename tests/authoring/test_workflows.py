@@ -228,7 +228,7 @@ def test_what_cannot_be_a_workflow_is_refused_at_first_use(fn: Any, message: str
     ("options", "message"),
     [
         ({"history": "audit"}, "not supported yet"),
-        ({"on_failure": "pend:errors"}, "not supported yet"),
+        ({"on_failure": "pend:"}, "the basket has no name"),
         ({"on_failure": "shrug"}, "'shrug' is not 'fail'"),
         ({"persistence": "interval:soon"}, "interval:10s"),
         ({"timeout": -1}, "above 0"),

@@ -12,9 +12,9 @@ from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.lineage import Branch, ancestry, branches_of, carried, fold, inherited, lineage
 from holdfast.model.state import RunState
 from holdfast.rules import cutting
-from holdfast.rules.branches import Asked, Edits, Opening
-from holdfast.rules.draft import Refusal
-from tests.rules.play import Play, call, looped, mapped, ref
+from holdfast.rules.branches import Asked, Edits, Opening, begin, leave
+from holdfast.rules.draft import Draft, Refusal
+from tests.rules.play import SECOND, Play, call, looped, mapped, ref
 
 
 def chosen(play: Play, kind: str, target: Any = None, edits: Edits | None = None) -> Opening:
@@ -237,3 +237,44 @@ def test_every_visit_of_a_node_can_be_named_also_the_first() -> None:
         cutting.find("a", head, play.plan)
     assert cutting.find("a#1", head, play.plan) == ("a", ".", 1)
     assert cutting.find("a#2", head, play.plan) == ("a", ".", 2)
+
+
+# --- waits at a cut ------------------------------------------------------------------------------------------------
+
+
+def opened(play: Play, at: int | None = None) -> tuple[list[str], RunState]:
+    """The events that leave a branch and open the next by a fork at an event, and the state that it begins with."""
+    opening = chosen(play, "fork", at)
+    base = base_of(play, opening)
+    draft = Draft(play.state, play.now)
+    leave(draft, base, ev.ForkRequested("x", 2), same_keys=False)
+    begin(draft, base, opening, opening.as_branch(2, 2, 1, ""), Edits())
+    return [type(entry.event).__name__ for entry in draft.entries], draft.state
+
+
+def reminded() -> tuple[Play, str]:
+    play = Play(call("a"), result=ref("a"))
+    wait_id = play.ask("a", remind=60, escalate=[{"after": 3600, "assignee": "boss"}])
+    play.suspend("a")
+    return play, wait_id
+
+
+def test_a_question_goes_on_with_its_reminders_where_none_came_behind_the_cut() -> None:
+    play, wait_id = reminded()
+    timers = dict(play.state.timers)
+    said, state = opened(play)
+    assert said == ["ForkRequested", "BranchOpened"]
+    assert (list(state.waits), state.timers) == ([wait_id], timers)
+
+
+def test_a_question_of_which_somebody_was_reminded_behind_the_cut_is_asked_anew_with_all_its_timers() -> None:
+    play, wait_id = reminded()
+    here = play.state.seq
+    play.now += 61 * SECOND
+    play.due()
+    assert [e.after["reminders"] for e in play.events(ev.RunEdited)] == [1]
+    said, state = opened(play, here)
+    assert said.count("WaitClosed") == 2, "on the branch that is left, and on the new one"
+    assert (state.waits, state.timers) == ({}, {})
+    assert state.nodes["a", "."].waits == (), "its body goes on, and asks"
+    assert wait_id not in state.timers

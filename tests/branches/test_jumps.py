@@ -167,7 +167,7 @@ async def test_the_rest_of_a_run_goes_on_beside_a_jump(db: Path, bodies: World) 
         (wait,) = await run.waits()
         await run.jump(to="a")
         (kept,) = await run.waits()
-        assert (kept["wait_id"], kept["until"]) == (wait["wait_id"], wait["until"])
+        assert (kept.wait_id, kept.until) == (wait.wait_id, wait.until)
         assert await ended(run) == ["rested", 2]
         assert bodies.again() == ["a", "a", "b", "b", "nap"]
         assert types(await run.events()).count("WaitOpened") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.bench import machine, reference, targets
+import holdfast as hf
+from holdfast.cli.bench import copies, machine, reference, targets, workflows
 from holdfast.cli.bench.report import lines, rounded
 from holdfast.cli.bench.suites import SUITES
+from holdfast.cli.commands.bench import _suites
 from holdfast.cli.main import main
 
 
@@ -112,6 +115,27 @@ def test_a_missing_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_names_agree() -> None:
     assert tuple(SUITES) == targets.SUITES
+
+
+def test_all_leaves_out_what_is_measured_by_name_only() -> None:
+    names, quick = _suites("all")
+    assert "waiting" not in names
+    assert not quick
+    assert set(names) | {"waiting"} == set(targets.SUITES)
+    assert _suites("Waiting, w6") == (["W6", "waiting"], False)
+
+
+def test_a_copied_run_goes_on_like_the_one_it_was_copied_from(tmp_path: Path) -> None:
+    database = tmp_path / "runs.db"
+    copies.copy_run(database, copies.waiting_run(database, workflows.signalled), 5)
+
+    async def signal_all() -> list[int]:
+        async with hf.open(f"sqlite:///{database}") as engine:
+            waiting = [engine.get(row["run_id"]) for row in await engine.list(status="suspended")]
+            await asyncio.gather(*(run.signal("go", n) for n, run in enumerate(waiting)))
+            return [await run.result() for run in waiting]
+
+    assert asyncio.run(signal_all()) == [1, 2, 3, 4, 5]
 
 
 def test_the_file_system_of_a_directory_is_found() -> None:

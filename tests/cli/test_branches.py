@@ -279,3 +279,31 @@ def test_a_run_that_another_process_drives_is_jumped_and_followed(project: Proje
     first, _ = driving.communicate(timeout=30)
     assert (driving.returncode, first.strip()) == (0, "6")
     assert project.marks("adds") == 9, "three steps before the jump, six on the new branch"
+
+
+ASKING = """
+import holdfast as hf
+
+
+@hf.node
+async def price(ctx: hf.Context, n: int) -> int:
+    return int(await ctx.ask("Which price?", schema=int))
+
+
+@hf.workflow
+def priced(n: int):
+    return price(n)
+"""
+
+
+def test_fork_brings_the_answer_to_a_question_and_a_wrong_one_changes_nothing(project: Project) -> None:
+    (project.directory / "flows.py").write_text(ASKING)
+    assert project.cli("run", "flows.py:priced", "--set", "n=1", "--run-id", "p", "-q").returncode == 3
+    (wait,) = project.json("show", "p")["waits"]
+    answer = f"answers.{wait['wait_id']}"
+    refused = project.json("fork", "p", "--set", f"{answer}=much", exit_code=2)
+    assert "does not answer" in refused["error"]["message"]
+    assert project.json("show", "p")["branch"] == 1
+    told = project.cli("fork", "p", "--at", "price", "--set", f"{answer}=7", "--dry-run").stdout
+    assert f"answered    {wait['wait_id']}" in told
+    assert project.json("fork", "p", "--at", "price", "--set", f"{answer}=7")["result"] == 7

@@ -181,7 +181,9 @@ def test_resume_with_the_code_gone_says_so_and_with_code_it_goes_on(project: Pro
     assert project.json("resume", "moved", "--code", str(moved))["result"] == 6
 
 
-def test_a_node_that_must_not_run_twice_suspends_the_run_until_a_person_resumes_it(project: Project) -> None:
+def test_a_node_that_must_not_run_twice_suspends_the_run_until_a_person_says_whether_it_was_done(
+    project: Project,
+) -> None:
     run = project.start("run", "flows.py:careful", "--run-id", "careful")
     project.wait_for("once")
     run.kill()
@@ -190,10 +192,12 @@ def test_a_node_that_must_not_run_twice_suspends_the_run_until_a_person_resumes_
     assert held.returncode == 3
     shown = json.loads(held.stdout)
     assert shown["status"] == "suspended"
-    assert [list(wait) for wait in shown["waits"]] == [
-        ["wait_id", "kind", "node", "path", "since", "until", "question", "schema", "basket", "assignee"]
-    ]
-    assert shown["waits"][0]["kind"] == "hold"
-    assert "holdfast resume careful" in held.stderr
+    (wait,) = shown["waits"]
+    fields = "wait_id kind run_id workflow node path since until question about schema basket assignee name mode error"
+    assert list(wait) == [*fields.split(), "child"]
+    assert (wait["kind"], wait["question"]) == ("input", "once was running when its engine died. Was it done?")
+    assert f"holdfast respond {wait['wait_id']}" in held.stderr
     project.open_gate()
+    assert project.json("resume", "careful", exit_code=3)["waits"] == [wait]
+    assert project.cli("respond", wait["wait_id"], "--input", '{"done": false}').returncode == 0
     assert project.json("resume", "careful")["result"] == "done"

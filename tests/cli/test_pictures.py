@@ -10,6 +10,7 @@ import re
 import struct
 import termios
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from holdfast.cli.picture import Line, Picture, bar, fit
 from holdfast.cli.progress import REDRAW_SECONDS, render, show
 from holdfast.model.definition import Body, Definition, NodeDef, Param
 from holdfast.model.errors import UsageError
-from holdfast.store.api import EventRow, NodeRow, RunRow
+from holdfast.store.api import EventRow, NodeRow, RunRow, WaitRow
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Project
 
 SECOND = 1_000_000
@@ -93,6 +94,78 @@ def test_attempts_what_a_body_says_and_its_steps_are_shown() -> None:
     assert node == Line(1, "research", "running", "attempt 2 page 3", "", 3.0, 4.0, 1.0)
     assert fetch == Line(2, "fetch ×3", "completed")
     assert write == Line(2, "write", "failed", numbers="↻1")
+
+
+def wait_row(kind: str, node: str | None, about: object = None, path: str = ".", **more: Any) -> WaitRow:
+    data = msgspec.json.encode({"about": about, "child": more.pop("child", None)})
+    until = more.pop("until", None)
+    return WaitRow(1, f"w_{kind}", kind, node, None if node is None else path, 1, 1, "open", 0, until, data, **more)
+
+
+@pytest.mark.parametrize(
+    ("wait", "told"),
+    [
+        (wait_row("input", "a", {"question": "Ship?"}, assignee="ada", basket="finance"), "asks ada in finance: Ship?"),
+        (wait_row("input", "a", {"question": "Ship?"}), "asks: Ship?"),
+        (wait_row("signal", "a", {"name": "packed"}), "waits for the signal packed"),
+        (wait_row("basket", "a", {"mode": "next"}, basket="later"), "in the basket later"),
+        (wait_row("basket", "a", {"error": {"message": "down"}}, basket="errors"), "in the basket errors: down"),
+        (wait_row("timer", "a", until=9 * SECOND), "sleeps 7.0s more"),
+        (wait_row("child", "a", child="c"), "waits for run c"),
+        (wait_row("hold", "a", {"why": "it died"}), "on hold: it died"),
+    ],
+)
+def test_a_node_that_waits_says_what_for(wait: WaitRow, told: str) -> None:
+    picture = Picture(definition(NodeDef(id="a", uses="m.a")))
+    _, node = picture.lines(run_row(), [node_row("a", "suspended")], [wait], {}, 2 * SECOND)
+    assert node.detail == told
+
+
+def test_a_paused_run_says_so_in_its_headline() -> None:
+    picture = Picture(definition(NodeDef(id="a", uses="m.a")))
+    paused = wait_row("pause", None, {"actor": "ada", "reason": "lunch"})
+    assert picture.lines(run_row(), [], [paused], {}, 0)[0].detail == "run r  paused by ada: lunch"
+
+
+def test_items_of_a_map_that_wait_are_told_in_its_line() -> None:
+    picture = Picture(definition(ENRICH))
+    waits = [wait_row("basket", "enrich", {}, f".enrich.{n}.", basket="later") for n in range(3)]
+    rows = [node_row("enrich", "running", scope={"count": 3, "opened": 3})]
+    _, line = picture.lines(run_row(), rows, waits, {}, 0)
+    assert line.detail == "in the basket later and 2 more"
+
+
+def test_plain_lines_tell_questions_reminders_answers_and_baskets() -> None:
+    narrator = Narrator(Picture(definition(NodeDef(id="a", uses="m.a"), ENRICH)), run_row())
+    asked = {"wait_id": "w_1", "kind": "input", "until": 61 * SECOND, "about": {"question": "Ship?", "assignee": "ada"}}
+    broken = {"wait_id": "w_2", "kind": "basket", "about": {"basket": "errors", "error": {"message": "down"}}}
+    told = narrator.tell(
+        [
+            event("WaitOpened", "a", asked),
+            event("RunEdited", "a", {"actor": "reminder", "before": {}, "after": {"wait_id": "w_1", "reminders": 2}}),
+            event(
+                "RunEdited", "a", {"actor": "escalation", "before": {}, "after": {"wait_id": "w_1", "assignee": "bo"}}
+            ),
+            event("WaitClosed", "a", {"wait_id": "w_1", "outcome": "answered", "value": 1, "actor": "bo"}),
+            event("WaitClosed", "a", {"wait_id": "w_1", "outcome": "answered", "value": 1, "actor": "deadline"}),
+            event("WaitOpened", "enrich", broken, ".enrich.1."),
+            event("WaitClosed", "enrich", {"wait_id": "w_2", "outcome": "resumed", "actor": "ada"}, ".enrich.1."),
+            event("WaitOpened", "enrich", {"wait_id": "w_3", "kind": "timer", "until": 2 * SECOND}, ".enrich.1."),
+            event(
+                "WaitOpened", None, {"wait_id": "w_4", "kind": "pause", "about": {"actor": "ada", "reason": "lunch"}}
+            ),
+        ]
+    )
+    assert [line.strip().partition("  ")[2] for line in told] == [
+        "a asks ada: Ship? (w_1, 1:00 left)",
+        "a is reminded of its question (2 reminders)",
+        "a goes to bo (escalation)",
+        "a was answered by bo",
+        "a was answered with its default",
+        "enrich@.enrich.1. is put into the basket errors: down (w_2)",
+        "enrich@.enrich.1. was resumed by ada",
+        "paused by ada: lunch",
+    ]
 
 
 def test_more_lines_than_there_is_room_for_keep_what_matters() -> None:

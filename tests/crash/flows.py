@@ -2,7 +2,9 @@
 
     main([DATABASE, EFFECTS, WORKFLOW:RUN_ID, WORKFLOW:PREFIX*COUNT, resume:RUN_ID, cancel:RUN_ID, ...])
 
-It opens an engine, starts those of the runs that do not exist, and ends when nothing is unfinished. Every body and
+It opens an engine, starts those of the runs that do not exist, and ends when nothing is unfinished but what waits for
+people. What people ask for (`answer:RUN_ID=JSON`, `signal:RUN_ID:NAME:ID=JSON`, `pause:RUN_ID`) is said to be `told`
+when it was acknowledged; with CRASH_CLIENT nothing is driven, as by a program that only asks. Every body and
 step writes a line to the effects file when it acts, as an outside receiver would see it: what acted, under which
 idempotency key, in which attempt. Each returns its own name, so that the journal tells what is completed.
 """
@@ -248,6 +250,56 @@ def trip():
     return refused(booked.named("hotel")("hotel", flight))
 
 
+# --- what waits for people and for others ---
+
+
+@hf.workflow
+async def approval(ctx: hf.Context) -> list[str]:
+    first = await ctx.step(step, 1)
+    answer = await ctx.ask("Ship it?", schema=str)
+    second = await ctx.step(step, 2)
+    return [first, answer, second]
+
+
+@hf.node
+def asks_in_a_thread(ctx: hf.SyncContext, before: str) -> list[str]:
+    first = ctx.step(step, 1)
+    answer = ctx.ask("Ship it?", schema=str)
+    return [first, answer, ctx.step(step, 2)]
+
+
+@hf.workflow
+def sync_approval():
+    return asks_in_a_thread(one())
+
+
+@hf.workflow
+async def deadline(ctx: hf.Context) -> str:
+    return await ctx.ask("Ship it?", schema=str, deadline=float(os.environ["CRASH_DEADLINE"]), default="nobody")
+
+
+@hf.workflow
+async def collector(ctx: hf.Context) -> list[int]:
+    """Signals, until a negative one comes; each leads to a step."""
+    found: list[int] = []
+    while True:
+        number = await ctx.receive("number", schema=int)
+        if number < 0:
+            return found
+        await ctx.step(step, number)
+        found.append(number)
+
+
+@hf.node
+async def doubtful(ctx: hf.Context, before: str) -> str:
+    hf.pend("second_look", output=act(ctx, "doubtful"))
+
+
+@hf.workflow
+def pended():
+    return three(doubtful(one()))
+
+
 # --- everything at once ---
 
 
@@ -372,21 +424,27 @@ WORKFLOWS = {
         innocent,
         guilty,
         guilty_by_exit,
+        approval,
+        sync_approval,
+        deadline,
+        collector,
+        pended,
     )
 }
 
 
 async def drive(database: str, wanted: list[str]) -> None:
-    async with hf.open(f"sqlite:///{database}") as engine:
+    is_client = "CRASH_CLIENT" in os.environ
+    async with hf.open(f"sqlite:///{database}", recover=not is_client) as engine:
         say("open")
         for entry in wanted:
             await do(engine, entry)
         say("started")
-        for row in await engine.list(limit=100_000):
+        for row in [] if is_client else await engine.list(limit=100_000):
             if any(wait["kind"] == "hold" for wait in row["waits"]):
                 continue
-            with contextlib.suppress(hf.RunFailed, hf.RunCancelled):
-                await engine.get(row["run_id"]).result()
+            with contextlib.suppress(hf.RunSuspended):
+                await engine.get(row["run_id"]).until_quiet()
         say("done")
 
 
@@ -398,10 +456,29 @@ async def do(engine: Any, entry: str) -> None:
         await engine.resume(run_id)
     elif name == "cancel":
         await engine.get(run_id).cancel("enough")
+        say(f"told {entry}")
+    elif name in ("answer", "signal", "pause"):
+        await ask(engine, name, run_id)
+        say(f"told {entry}")
     elif many:
         await asyncio.gather(*(engine.start(WORKFLOWS[name], run_id=f"{prefix}{i}") for i in range(int(count))))
     else:
         await engine.start(WORKFLOWS[name], run_id=run_id)
+
+
+async def ask(engine: Any, kind: str, what: str) -> None:
+    """What a person or a program asks of a run. Raises what it is told instead of success."""
+    to, _, data = what.partition("=")
+    run_id, _, rest = to.partition(":")
+    run = engine.get(run_id)
+    if kind == "pause":
+        await run.pause()
+    elif kind == "signal":
+        name, _, signal_id = rest.partition(":")
+        await run.signal(name, json.loads(data), id=signal_id)
+    else:
+        wait_id = rest or next(wait.wait_id for wait in await run.waits() if wait.kind == "input")
+        await run.respond(wait_id, json.loads(data), actor=f"process {os.getpid()}")
 
 
 class Announcer(logging.Handler):

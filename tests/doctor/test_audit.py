@@ -537,10 +537,17 @@ ROWS = {
     "a wait that is missing": ("asleep", "DELETE FROM run_waits WHERE run_no = {asleep}"),
     "a wait that was closed": ("asleep", "UPDATE run_waits SET status = 'closed' WHERE run_no = {asleep}"),
     "a wait for something else": ("asleep", "UPDATE run_waits SET kind = 'input' WHERE run_no = {asleep}"),
+    "a wait in a basket": ("asleep", "UPDATE run_waits SET basket = 'tax' WHERE run_no = {asleep}"),
+    "a wait of somebody": ("asleep", "UPDATE run_waits SET assignee = 'ann' WHERE run_no = {asleep}"),
+    "a wait that ended otherwise": (
+        "cancelled",
+        "UPDATE run_waits SET outcome = 'answered' WHERE run_no = {cancelled}",
+    ),
+    "a wait that somebody ended": ("cancelled", "UPDATE run_waits SET actor = 'ann' WHERE run_no = {cancelled}"),
     "a wait too many": (
         "asleep",
-        "INSERT INTO run_waits SELECT run_no, 'w_extra', kind, node, path, visit, branch, 'closed', since, until, data "
-        "FROM run_waits WHERE run_no = {asleep}",
+        "INSERT INTO run_waits (run_no, wait_id, kind, visit, branch, status, since, data) "
+        "SELECT run_no, 'w_extra', kind, visit, branch, 'closed', since, data FROM run_waits WHERE run_no = {asleep}",
     ),
     "a timer that is due at another time": ("asleep", "UPDATE run_timers SET due_at = 9 WHERE run_no = {asleep}"),
     "a timer that is missing": ("asleep", "DELETE FROM run_timers WHERE run_no = {asleep}"),

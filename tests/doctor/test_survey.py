@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.doctor.ward import examine, harm, opened, repair, told
@@ -141,8 +142,8 @@ HARM = {
     ),
     "waits of no run": (
         [
-            "INSERT INTO run_waits SELECT 999999, wait_id, kind, node, path, visit, branch, status, since, until, data "
-            "FROM run_waits WHERE run_no = {asleep}"
+            "INSERT INTO run_waits (run_no, wait_id, kind, visit, branch, status, since, data) "
+            "SELECT 999999, wait_id, kind, visit, branch, status, since, data FROM run_waits WHERE run_no = {asleep}"
         ],
         {("I44", None)},
         True,
@@ -251,8 +252,10 @@ def test_a_definition_that_is_not_valid_is_told(ward: Path) -> None:
 
 
 def test_a_damaged_file_is_told_and_not_a_crash(ward: Path) -> None:
-    size = ward.stat().st_size
+    connection = apsw.Connection(str(ward))
+    ((page,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'run_node_state_open'").fetchall()
+    connection.close()
     with ward.open("r+b") as file:
-        file.seek(size // 2)
+        file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
     assert "I43" in [v.code for v in examine(ward, deep=True).violations]

@@ -92,9 +92,9 @@ async def test_a_body_of_unknown_outcome_says_how_to_decide_either_way(tmp_path:
         run = engine.get("asked")
         await until_async(lambda: _is(run, "suspended"))
         told = await run.why()
-    assert "waited for 0 s for a person to decide (why_charge was running when its engine died" in told
-    assert "If it was not done, `holdfast resume asked` lets it run again" in told
-    assert """if it was, `holdfast fork asked --edits '{"outputs": {"why_charge": …}}'` gives its output""" in told
+        (wait,) = await run.waits()
+    assert "for 0 s for somebody to answer: why_charge was running when its engine died. Was it done?" in told
+    assert f"To move it: `holdfast respond {wait.wait_id}` answers." in told
     assert "nothing will wake it" not in told
 
 

@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from holdfast.engine.doctor.proof import audit_of, prove
+from holdfast.engine.run import Run
 from holdfast.engine.versions import Versions
+from holdfast.engine.waits import Wait
+from holdfast.model import handlers
 from holdfast.model.state import RunState
 from holdfast.store.api import RunRow, Store
 from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.harnessing import Harness
 
 PATIENCE_SECONDS = 30.0
 """How long a test waits for something that must happen; it never decides whether something is quick enough."""
@@ -79,3 +84,35 @@ def check_journal(store: Store, row: RunRow) -> RunState:
     wrong = prove(store, audit)
     assert not wrong, "\n".join(f"{v.code} {v.run_id} event {v.seq}: {v.what}" for v in wrong)
     return audit.state
+
+
+def check_harness(h: Harness) -> dict[str, RunState]:
+    """Check every run of a harness."""
+    store = h._store  # as it lies there, beside the simulated process
+    return {row.run_id: check_journal(store, row) for row in store.runs(limit=1_000_000)}
+
+
+async def waiting(run: Run[Any], *kinds: str) -> list[Wait]:
+    """The waits of a run once it is suspended and has waits of exactly these kinds, oldest first."""
+
+    async def found() -> list[Wait] | None:
+        waits = await run.waits()
+        is_there = await run.status() == "suspended" and sorted(w.kind for w in waits) == sorted(kinds)
+        return waits if is_there else None
+
+    return await until_async(found, f"{run} waits for {', '.join(kinds)}")  # type: ignore[no-any-return]
+
+
+def closed_waits(events: list[Any]) -> list[tuple[str, str]]:
+    """How waits have ended, and by whom."""
+    return [(e.data["outcome"], e.data.get("actor", "")) for e in events if e.type == "WaitClosed"]
+
+
+@contextlib.contextmanager
+def without_code_of(*names: str) -> Iterator[None]:
+    """Meanwhile this process has no code for these workflows."""
+    kept = {name: handlers._workflows.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        handlers._workflows.update(kept)

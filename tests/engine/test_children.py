@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as hf
+from holdfast.store.sqlite_reads import SqliteReads
 from tests.engine.kit import check_file, types, until, until_async, url
 
 
@@ -238,6 +240,38 @@ async def test_attaching_to_a_run_that_is_still_at_work_waits_for_it(db: Path) -
         await until_async(lambda: _has(run, "suspended"))
         release.set()
         assert await run.result() == "shared"
+    check_file(db)
+
+
+async def test_whoever_waits_for_a_run_that_ended_unnoticed_is_told_however_many_they_are(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_pages = partialmethod(SqliteReads.waits_for_ended, limit=1)
+    release, began = asyncio.Event(), asyncio.Event()
+
+    @hf.workflow
+    async def noticed_late(ctx: hf.Context) -> str:
+        began.set()
+        await release.wait()
+        return "shared"
+
+    @hf.workflow
+    async def attached(ctx: hf.Context, tag: int) -> str:
+        return await ctx.child(noticed_late, run_id="shared")
+
+    async with hf.open(url(db), grace_seconds=0) as engine:
+        await engine.start(noticed_late, run_id="shared")
+        await began.wait()
+        runs = [await engine.start(attached, tag=i, run_id=f"p{i}") for i in range(4)]
+        for run in runs:
+            await until_async(lambda run=run: _has(run, "suspended"))
+    release.set()
+    async with hf.open(url(db), recover=False) as engine:
+        await engine.resume("shared")
+        await engine.get("shared").result()
+    monkeypatch.setattr(SqliteReads, "waits_for_ended", in_pages)
+    async with hf.open(url(db)) as engine:
+        assert [await engine.get(f"p{i}").result(timeout=20) for i in range(4)] == ["shared"] * 4
     check_file(db)
 
 

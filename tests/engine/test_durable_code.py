@@ -424,8 +424,8 @@ async def test_a_suspended_run_costs_a_row_and_no_memory(db: Path) -> None:
         await until(lambda: not engine.actors, "all are evicted")
         assert [await run.status() for run in runs] == ["suspended"] * 20
         (wait,) = await runs[0].waits()
-        assert (wait["kind"], wait["node"]) == ("timer", "sleeps")
-        assert wait["until"] is not None
+        assert (wait.kind, wait.node) == ("timer", "sleeps")
+        assert wait.until is not None
     await until(lambda: len(left) == 20)
     assert left == [True] * 20
     check_file(db)

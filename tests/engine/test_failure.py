@@ -372,7 +372,7 @@ async def test_on_crash_is_not_asked_after_an_orderly_stop_of_a_node_that_may_re
     check_file(db)
 
 
-async def test_on_crash_ask_holds_the_run_until_a_person_resumes_it(db: Path) -> None:
+async def test_on_crash_ask_asks_a_person_and_tries_again_when_it_was_not_done(db: Path) -> None:
     began, release = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -395,9 +395,9 @@ async def test_on_crash_ask_holds_the_run_until_a_person_resumes_it(db: Path) ->
         run = engine.get("r")
         await until_async(lambda: _suspended(run))
         (wait,) = await run.waits()
-        assert wait["kind"] == "hold"
+        assert wait.kind == "input"
         assert len(seen) == 1
-        await engine.resume("r", actor="ada")
+        await run.respond(wait.wait_id, {"done": False}, actor="ada")
         assert await run.result() == "done"
         (closed,) = [e for e in await run.events() if e.type == "WaitClosed"]
         assert closed.data["actor"] == "ada"

@@ -38,6 +38,32 @@ SCRIPTS = {
         "branch 2: retry book_hotel, completed",
         "branch 3: fork book_hotel, completed",
     ],
+    "approval": [
+        "1 boxes, paid with receipt-41",
+        "order-42 waits for input",
+        "Ship this order? {'id': '42', 'amount': 1500, 'items': ['lamp', 'desk']}",
+        'refused: approved: "maybe" is not of type "boolean"',
+        "refused: answered by ada",
+        "2 boxes, paid with receipt-42",
+    ],
+    "onboarding": [
+        "ada lies in retry_queue registry is down",
+        "ada lies in second_look",
+        "bob lies in second_look",
+        "second_look 2",
+        "refused",
+        "an account for Ada, verified",
+        "an account for Bob, unverified",
+        "a letter to Mallory, with regret",
+    ],
+    "signals": [
+        "parcel-1 refused",
+        "parcel-2 refused",
+        'wrong: 5 is not of type "string"',
+        "parcel-1 ['the depot', 'the door']",
+        "parcel-2 ['the depot', 'the door']",
+        "2 parcels arrived after 4 stops",
+    ],
     "journey": ["an account for Ada", "a letter to Mallory, with regret"],
     "drive": [
         "1 RunCreated",
@@ -61,10 +87,11 @@ SCRIPTS = {
 
 BY_NAME: dict[str, tuple[dict[str, Any] | None, Any]] = {
     "order.py:fulfil": (None, {"receipt": "receipt-42", "label": "3 boxes for order 42, paid with receipt-42"}),
-    "research.py:research": (
-        {"topic": "kelp"},
-        {"text": "All about kelp, from page 1, page 2, page 3, page 4, page 5, page 6", "shelf_mark": "shelf 7"},
+    "approval.py:fulfil": (
+        {"order": {"id": "1", "amount": 10, "items": ["lamp"]}},
+        {"receipt": "receipt-1", "label": "1 boxes, paid with receipt-1"},
     ),
+    "onboarding.py:onboard": ({"case": {"name": "Mallory"}}, "a letter to Mallory, with regret"),
     "research.py:publish": ({"text": "abc"}, "shelf 3"),
     "refine.py:refine": ({"topic": "tides", "kind": "tweet"}, "Tides are interestin..."),
     "journey.py:onboarding": ({"case": {"name": "Bob"}}, "an account for Bob"),
@@ -107,6 +134,34 @@ def test_an_example_runs_by_name(target: str, tmp_path: Path) -> None:
         assert shown["result"].startswith(expected)
     else:
         assert shown["result"] == expected
+
+
+WAITING: dict[str, tuple[list[str], Any]] = {
+    "approval.py:fulfil": (
+        ["respond", "WAIT", "--input", '{"approved": true}'],
+        {"receipt": "receipt-42", "label": "2 boxes, paid with receipt-42"},
+    ),
+    "research.py:research": (
+        ["respond", "WAIT", "--input", '{"accept": true}'],
+        {"text": "All about holdfasts, from page 1, page 2, page 3, page 4", "shelf_mark": "shelf 6"},
+    ),
+    "signals.py:parcel": (["signal", "r", "scanned", '{"at": "the door", "delivered": true}'], ["the door"]),
+    "onboarding.py:onboard": (["resume", "r", "--set", "vars.verified=false"], "an account for Ada, unverified"),
+}
+"""Examples that wait for somebody, and the command that they say themselves ends it."""
+
+
+@pytest.mark.parametrize("target", sorted(WAITING))
+def test_an_example_waits_for_people_and_goes_on_when_they_act(target: str, tmp_path: Path) -> None:
+    command, expected = WAITING[target]
+    holdfast("run", EXAMPLES / target, "--run-id", "r", cwd=tmp_path, code=3)
+    waits = json.loads(holdfast("show", "r", "--json", cwd=tmp_path).stdout)["waits"]
+    assert len(waits) == 1
+    holdfast(*(waits[0]["wait_id"] if word == "WAIT" else word for word in command), cwd=tmp_path)
+    if command[0] != "resume":
+        holdfast("resume", "r", cwd=tmp_path)
+    shown = json.loads(holdfast("show", "r", "--json", cwd=tmp_path).stdout)
+    assert (shown["status"], shown["result"]) == ("completed", expected)
 
 
 def test_the_fan_out_measures_every_file_once(tmp_path: Path) -> None:
@@ -172,5 +227,10 @@ def test_the_demo_kills_a_run_and_nothing_is_lost(tmp_path: Path) -> None:
 def test_every_example_is_tested_and_says_what_it_shows(file: Path) -> None:
     assert {f"python examples/{file.name}"} <= set(re.findall(r"python examples/\w+\.py", file.read_text("utf-8")))
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
-    tested = {*SCRIPTS, *(target.partition(".")[0] for target in BY_NAME), "fan_out"}
+    tested = {
+        *SCRIPTS,
+        *(target.partition(".")[0] for target in WAITING),
+        *(target.partition(".")[0] for target in BY_NAME),
+        "fan_out",
+    }
     assert file.stem in tested

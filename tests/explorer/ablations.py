@@ -25,7 +25,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, StoreError, StoreFull
 from holdfast.model.statuses import NodeStatus
-from holdfast.rules import decide, nodes, waits
+from holdfast.rules import decide, nodes, resuming, waits
 from holdfast.rules import recovery as takeover
 from holdfast.store.api import Commit, Landed, RunStep
 from holdfast.store.sqlite_reads import SqliteReads
@@ -137,8 +137,8 @@ def _messages_first(self: Committer, group: Any) -> Any:
     commits = [commit for commit, _ in group]
     try:
         for c in commits:
-            for message in c.messages:
-                self._store.send(message)
+            if c.messages:
+                self._store.send(c.messages)
         return self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits]), None
     except HoldfastError as e:
         return [], e
@@ -149,8 +149,8 @@ def _messages_later(self: Committer, group: Any) -> Any:
     try:
         landed = self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits])
         for c in commits:
-            for message in c.messages:
-                self._store.send(message)
+            if c.messages:
+                self._store.send(c.messages)
         return landed, None
     except HoldfastError as e:
         return [], e
@@ -243,7 +243,7 @@ def _run_completed_again(d: Any, ns: Any) -> None:
     _go_on(d, ns)
 
 
-_go_on = takeover._go_on
+_go_on = resuming.go_on
 
 
 async def _load_without_claim(self: Recovery, run_nos: Any, **options: Any) -> int:
@@ -341,7 +341,7 @@ ALL = [
              _method(Committer, "_try", _messages_first)),
     Ablation("parent told after the child's end", "the message goes in a transaction of its own",
              scenarios.graph_parent, _all(_method(Committer, "_try", _messages_later),
-                  _method(SqliteReads, "waits_for_ended", lambda self: []))),
+                  _method(SqliteReads, "waits_for_ended", lambda self, *page: ([], 0)))),
     Ablation("effects before the commit", "bodies start when decided, not when committed", scenarios.chain,
              _method(RunActor, "_hand_over", _act_before_commit)),
     Ablation("answer before the commit", "the client hears of a run that is not there yet", scenarios.chain,
@@ -372,7 +372,7 @@ ALL = [
     Ablation("attempt not raised after a crash", "the second start is attempt 1 again", scenarios.chain,
              _method(takeover, "_cut_off", _same_attempt)),
     Ablation("completed nodes run again", "a takeover begins anew", scenarios.chain,
-             _method(takeover, "_go_on", _run_completed_again)),
+             _method(resuming, "go_on", _run_completed_again)),
     Ablation("compensations lost", "what there is to undo is not read after a takeover", scenarios.compensated,
              lambda: mock.patch.object(recovery, "supplies", SimpleNamespace(undo=_undo_nothing))),
     Ablation("join by count", "the first of several inputs lets a node run", scenarios.ordered,
@@ -408,4 +408,6 @@ def table(ablations: Sequence[Ablation]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(table(ALL)))
+    from tests.explorer.wait_ablations import OF_WAITS
+
+    print("\n".join(table([*ALL, *OF_WAITS])))

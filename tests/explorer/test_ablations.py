@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.explorer.ablations import ALL, SCHEDULES_MAX, Ablation, caught, table
+from tests.explorer.ablations import ALL as OF_THE_KERNEL
+from tests.explorer.ablations import SCHEDULES_MAX, Ablation, caught, table
+from tests.explorer.wait_ablations import OF_WAITS
 
+ALL = [*OF_THE_KERNEL, *OF_WAITS]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def trace(workflow: Any, text: str) -> list[tuple[Any, ...]]:
-    explorer = search.Explorer(workflow, {}, None, set(), {}, None)
+    explorer = search.Explorer(workflow, {}, None, set(), {})
     with explorer.surroundings():
         met = explorer._run(tape.parse(text)).boundaries
     return [(b.number, b.process, b.label, b.outcome, b.instant) for b in met]
@@ -138,7 +138,7 @@ def test_what_is_left_out_of_a_broken_engine_would_have_found_nothing_else(name:
 @pytest.mark.parametrize("workflow", [scenarios.graph_parent, scenarios.compensated, scenarios.code])
 def test_a_database_that_remembers_answers_as_one_that_is_asked_anew(workflow: Any) -> None:
     def told() -> list[Any]:
-        explorer = search.Explorer(workflow, {}, None, {"xp_step"}, {}, None)
+        explorer = search.Explorer(workflow, {}, None, {"xp_step"}, {})
         with explorer.surroundings():
             return [
                 (str(s.tape), s.alike, s.outcome, [(b.process, b.label, b.outcome, b.instant) for b in s.boundaries])
@@ -213,7 +213,7 @@ def test_timers_of_asyncio_take_no_time() -> None:
 
 def test_schedules_do_not_pile_up_in_memory() -> None:
     """Attempts are hidden from the collector, and know the engine that made them: a world has to be taken apart."""
-    explorer = search.Explorer(scenarios.graph_parent, {}, None, set(), {}, None)
+    explorer = search.Explorer(scenarios.graph_parent, {}, None, set(), {})
 
     def processes_after_some_schedules() -> int:
         for text in ("0/", "0/5.7", "0/6.4"):

@@ -21,7 +21,7 @@ async def test_whatever_needs_no_time_has_happened_when_a_call_returns() -> None
 async def test_a_sleep_ends_when_the_test_moves_the_clock() -> None:
     async with harness() as h:
         run = await h.start(scenarios.code, x=1)
-        assert [wait["kind"] for wait in await run.waits()] == ["timer"]
+        assert [wait.kind for wait in await run.waits()] == ["timer"]
         began = h.now
         await h.advance(minutes=59)
         assert await run.status() == "suspended"

@@ -72,4 +72,4 @@ def test_every_kind_of_write_meets_every_fault() -> None:
 def _explorer(workflow: Any) -> Any:
     from holdfast.testing.explorer.search import Explorer
 
-    return Explorer(workflow, {}, None, set(STEPS), {}, None)
+    return Explorer(workflow, {}, None, set(STEPS), {})

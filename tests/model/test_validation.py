@@ -140,7 +140,7 @@ def test_an_empty_workflow_is_valid() -> None:
         (flow(settings=Settings(persistence="interval")), ("bad_setting", "", "persistence")),
         (flow(settings=Settings(persistence="interval:0s")), ("bad_setting", "", "persistence")),
         (flow(settings=Settings(history="audit")), ("bad_setting", "", "history")),
-        (flow(settings=Settings(on_failure="pend:x")), ("bad_setting", "", "on_failure")),
+        (flow(settings=Settings(on_failure="pend:")), ("bad_setting", "", "on_failure")),
         (flow(settings=Settings(timeout=0)), ("bad_setting", "", "timeout")),
     ],
 )

@@ -53,6 +53,29 @@ def path_chain(x: int) -> Any:
     return path_two(path_one(x))
 
 
+@hf.node
+async def path_look(x: int) -> int:
+    CALLS.append(f"look {x}")
+    match x:
+        case 0:
+            return hf.pend("second_look", output=0)
+        case 1 if CALLS.count("look 1") == 1:
+            return hf.pend("again", rerun=True)
+        case 2 if CALLS.count("look 2") == 1:
+            return hf.pend("errors", error="it is down")
+    return x
+
+
+@hf.node
+async def path_before() -> int:
+    return hf.pend("shallow", output=7)
+
+
+@hf.workflow
+def path_baskets() -> Any:
+    return {"looked": hf.map(path_look, [0, 1, 2]), "before": path_before()}
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     CALLS.clear()
@@ -125,3 +148,40 @@ async def test_a_finished_run_is_complete_and_has_no_path_to_resume(url: str) ->
         shown = await run.paths()
     assert shown["complete"]
     assert shown["pend_path"] is None
+
+
+async def test_pended_paths_lie_in_their_baskets_with_the_answer_that_their_unit_gave(url: str) -> None:
+    async with hf.open(url) as engine:
+        run = await engine.start(path_baskets, run_id="r")
+        await _pended(run, 4)
+        shown = {
+            path["name"]: (path["status"], path["response"], path["basket"]) for path in (await run.paths())["paths"]
+        }
+        (broken,) = [wait for wait in await run.waits() if wait.basket == "errors"]
+        await run.reassign(str(broken.wait_id), basket="retry_queue")
+        moved = {path["name"]: path["basket"] for path in (await run.paths())["paths"]}
+    assert shown[".path_look.0."] == ("completed", "ok_pend", "second_look")
+    assert shown[".path_look.1."] == ("completed", "ok_pend_eor", "again")
+    assert shown[".path_look.2."] == ("completed", "error_pend", "errors")
+    assert moved[".path_look.2."] == "retry_queue"
+
+
+async def test_the_pend_path_is_the_deepest_in_a_basket_and_a_plain_resume_takes_it(url: str) -> None:
+    async with hf.open(url) as engine:
+        run = await engine.start(path_baskets, run_id="r")
+        await _pended(run, 4)
+        taken = []
+        while (pend_path := (await run.paths())["pend_path"]) is not None:
+            waits = {wait.wait_id: wait.path for wait in await run.waits()}
+            taken += [waits[wait_id] for wait_id in await run.resume()]
+            assert taken[-1] == pend_path
+            await _pended(run, len(waits) - 1)
+        assert taken[-1] == "."
+        assert sorted(taken[:-1]) == [".path_look.0.", ".path_look.1.", ".path_look.2."]
+        assert await run.result(timeout=20) == {"looked": [0, 1, 2], "before": 7}
+    assert (CALLS.count("look 0"), CALLS.count("look 1"), CALLS.count("look 2")) == (1, 2, 2)
+
+
+async def _pended(run: Any, count: int) -> None:
+    while len(await run.waits()) != count or (count and await run.status() != "suspended"):  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.005)

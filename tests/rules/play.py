@@ -25,10 +25,10 @@ from holdfast.model.evolve import evolve
 from holdfast.model.expressions import evaluate, follow
 from holdfast.model.graph import compile_definition
 from holdfast.model.policies import Retry
-from holdfast.model.state import NodeState, OpenScope, RunState, retry_timer
+from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState, retry_timer
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
-from holdfast.rules.draft import Draft, Refusal, ToRun
+from holdfast.rules.draft import Draft, Outcome, Refusal, ToRun
 from holdfast.store.api import NodeRow
 
 SECOND = 1_000_000
@@ -81,7 +81,7 @@ class Play:
         result: Any = None,
         inputs: dict[str, Any] | None = None,
         phases: Iterable[Phase] = (),
-        variables: Iterable[str] = (),
+        variables: dict[str, Any] | Iterable[str] = (),
         tickets: dict[str, str] | None = None,
         slots: int | None = None,
         parent: dict[str, Any] | None = None,
@@ -97,7 +97,7 @@ class Play:
             result=result,
             params=tuple(Param(name=name) for name in inputs),
             phases=tuple(phases),
-            variables=dict.fromkeys(variables),
+            variables=variables if isinstance(variables, dict) else dict.fromkeys(variables),
             tickets=tickets or {},
             settings=Settings(**settings),
         )
@@ -117,13 +117,15 @@ class Play:
         self.answers: list[tuple[Instance, str, Any]] = []
         self.messages: list[ToRun] = []
         self.children: list[Any] = []
-        self.outcomes: list[tuple[str, str, str | None, str]] = []
+        self.outcomes: list[Outcome] = []
         self.most_open = 0
         self._values: dict[int, Any] = {}
         self._vars: dict[tuple[int, str], Any] = {}
         self._rows: dict[tuple[str, str, int], Any] = {}
         self._waits: dict[str, Any] = {}
         self._timers: dict[str, Any] = {}
+        self._held: dict[str, HeldSignal] = {}
+        self._sent = 0
         self._fold: bytes | None = None
         captured = {
             f"{name}:{key}": capture(inputs[name], keys, sized) for name, (key, keys, sized) in self.plan.input_captures
@@ -180,6 +182,13 @@ class Play:
     def rows(self) -> dict[tuple[str, str, int], Any]:
         return dict(self._rows)
 
+    def waits(self, *kinds: str) -> list[str]:
+        """The open waits, oldest first."""
+        return [wait.wait_id for wait in self.state.waits.values() if not kinds or wait.kind in kinds]
+
+    def variable(self, name: str) -> Any:
+        return self._vars[self.state.fold.vars[name], name]
+
     # --- what bodies and people do -------------------------------------------------------------------------------
 
     def complete(
@@ -195,12 +204,7 @@ class Play:
         ns = self.state.nodes.get((node, path))
         plan = ns.plan if ns is not None else self.plan.scope_of(path).nodes[node]
         captured = {name: capture(output, keys, sized) for name, keys, sized in plan.captures}
-        kept = {
-            f"{name}:{key}": capture(value, keys, sized)
-            for name, value in vars.items()
-            for key, keys, sized in self.plan.var_captures.get(name, ())
-        }
-        raw = {name: msgspec.json.encode(value) for name, value in vars.items()}
+        raw, kept = self._variables(vars)
         data = msgspec.json.encode(output)
         attempt = attempt if attempt is not None else self._attempt(node, path)
         visit = self._visit(node, path)
@@ -221,9 +225,79 @@ class Play:
         ns = self.state.nodes.get((node, path))
         return 1 if ns is None else ns.visit
 
+    def pend(
+        self,
+        node: str,
+        basket: str = "desk",
+        output: Any = None,
+        path: str = ".",
+        *,
+        rerun: bool = False,
+        error: ev.ErrorInfo | None = None,
+        ticket: str | None = None,
+        **vars: Any,
+    ) -> str:
+        """A body ends with `hf.pend`; the wait that its node lies in, or nothing."""
+        ns = self.state.nodes[node, path]
+        captured = {name: capture(output, keys, sized) for name, keys, sized in ns.plan.captures}
+        raw, kept = self._variables(vars)
+        data = msgspec.json.encode(output)
+        self.tell(
+            cmd.PendNode(
+                node, path, ns.attempt, basket, data, captured, raw, kept, rerun, error, None, ticket, visit=ns.visit
+            )
+        )
+        return self.waits("basket")[-1] if self.waits("basket") else ""
+
     def cancel(self, reason: str = "enough", message_id: str = "m1") -> None:
         payload = msgspec.json.encode({"reason": reason, "actor": "ann"})
         self.tell(cmd.Message(message_id, "cancel", payload))
+
+    def send(self, kind: str, message_id: str | None = None, *, sent_at: int | None = None, **payload: Any) -> Outcome:
+        """A message comes from outside, and is settled."""
+        self._sent += 1
+        message_id = message_id or f"sent-{self._sent}"
+        named = self._waits.get(payload.get("wait_id") or payload.get("wait") or "")
+        ended_by = None if named is None or named.status == "open" else (named.outcome, named.actor or "")
+        sent_at = self.now if sent_at is None else sent_at
+        self.tell(cmd.Message(message_id, kind, msgspec.json.encode(payload), sent_at=sent_at, ended_by=ended_by))
+        return self.outcome(message_id)
+
+    def outcome(self, message_id: str) -> Outcome:
+        """What became of a message in the end."""
+        return [outcome for outcome in self.outcomes if outcome.message_id == message_id][-1]
+
+    def answer(self, wait_id: str, value: Any, actor: str = "ann", *, sent_at: int | None = None) -> Outcome:
+        return self.send("answer", sent_at=sent_at, wait_id=wait_id, value=value, actor=actor)
+
+    def signal(self, name: str, payload: Any = None, message_id: str | None = None) -> Outcome:
+        return self.send("signal", message_id, name=name, payload=payload)
+
+    def pause(self, reason: str = "", actor: str = "ann") -> Outcome:
+        return self.send("pause", reason=reason, actor=actor)
+
+    def resume(self, actor: str = "ann", **asked: Any) -> Outcome:
+        return self.send("resume", actor=actor, **asked)
+
+    def ask(self, node: str, question: str = "Go on?", path: str = ".", until: int | None = None, **about: Any) -> str:
+        """A body asks a person."""
+        return self.wait(node, "input", until, path, about={"question": question, **about}, call=self._new_call())
+
+    def receive(self, node: str, name: str, path: str = ".", until: int | None = None, **about: Any) -> str:
+        """A body waits for a signal."""
+        return self.wait(node, "signal", until, path, about={"name": name, **about}, call=self._new_call())
+
+    def _new_call(self) -> dict[str, Any]:
+        opened = len(self.events(ev.WaitOpened))
+        return {"position": opened, "step_key": f"k{opened}"}
+
+    def _variables(self, vars: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        kept = {
+            f"{name}:{key}": capture(value, keys, sized)
+            for name, value in vars.items()
+            for key, keys, sized in self.plan.var_captures.get(name, ())
+        }
+        return {name: msgspec.json.encode(value) for name, value in vars.items()}, kept
 
     def wait(self, node: str, kind: str = "timer", until: int | None = None, path: str = ".", **fields: Any) -> str:
         """A body opens a wait and does nothing else."""
@@ -240,6 +314,10 @@ class Play:
 
     def suspend(self, node: str, path: str = ".") -> None:
         self.tell(cmd.SuspendNode(node, path, self._attempt(node, path), visit=self._visit(node, path)))
+
+    def leave(self, node: str, path: str = ".") -> None:
+        """A body comes to its next call on ctx while its run is paused, or just was."""
+        self.tell(cmd.StopNode(node, path, self._attempt(node, path), for_pause=True, visit=self._visit(node, path)))
 
     def due(self) -> None:
         """Time passes until the next timer, or the next short delay, and it goes off."""
@@ -258,7 +336,7 @@ class Play:
     def start_due(self) -> None:
         """Start what is scheduled and has no place yet, as far as places are free."""
         for ns in list(self.state.nodes.values()):
-            free = self.slots is None or len(self.running) < self.slots
+            free = not self.state.fold.paused and (self.slots is None or len(self.running) < self.slots)
             due = ns.status is NodeStatus.SCHEDULED and ns.not_before <= self.now
             if due and free and retry_timer(ns) not in self.state.timers:
                 self.tell(cmd.StartNode(ns.node, ns.path))
@@ -284,6 +362,7 @@ class Play:
         self.running.clear()
         self.told_to_stop.clear()
         self.state = self._from_tables()
+        self.state.signals = list(self._held.values())
         token = len(self.turns)
         before = list(first)
         if self.state.status is RunStatus.SUSPENDED and not before:
@@ -324,6 +403,7 @@ class Play:
         self._remember(draft.entries)
         for ns in draft.scheduled:
             free = self.slots is None or len(self.running) + len(draft.started) < self.slots
+            free = free and not self.state.fold.paused
             if ns.status is NodeStatus.SCHEDULED and ns.not_before <= draft.now and free:
                 nodes.start(draft, ns)
 
@@ -337,16 +417,38 @@ class Play:
             self._fold = msgspec.json.encode(self.state.fold)
         self.state.fold_changed = False
         for wait in rows.wait_rows(self.state, draft.entries):
-            self._waits[wait.wait_id] = wait
+            self._waits[wait.wait_id] = self._merged(wait)
         for timer in rows.timer_rows(self.state, draft.entries):
             self._timers[timer.timer] = timer
-        self.outcomes += draft.extra.outcomes
+        self._settle(draft.extra.outcomes)
         self.most_open = max(self.most_open, len(self.state.scopes))
         self._check()
 
+    def _merged(self, row: Any) -> Any:
+        """A wait that has its row keeps what never changes about it, as in the store."""
+        known = self._waits.get(row.wait_id)
+        if known is None:
+            return row
+        if row.status == "open":
+            return known._replace(basket=row.basket, assignee=row.assignee)
+        return known._replace(status=row.status, outcome=row.outcome, actor=row.actor)
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        """The inbox: what is held is all that stays of a signal until somebody receives it."""
+        self.outcomes += outcomes
+        held = {signal.message_id: signal for signal in self.state.signals}
+        for outcome in outcomes:
+            if outcome.status == "held":
+                self._held[outcome.message_id] = held[outcome.message_id]
+            else:
+                self._held.pop(outcome.message_id, None)
+        if self.state.status not in RUN_TERMINAL:
+            assert list(self._held.values()) == self.state.signals, "the inbox holds other signals"
+
     def _act(self, draft: Draft) -> None:
         for entry in draft.entries:  # another visit may begin in the turn in which the one before it ends
-            if isinstance(entry.event, ev.NodeCompleted | ev.NodeFailed | ev.NodeCancelled):
+            ended = isinstance(entry.event, ev.NodeCompleted | ev.NodeFailed | ev.NodeCancelled)
+            if ended or (isinstance(entry.event, ev.NodeSuspended) and entry.event.mode):
                 self.running.pop((entry.node or "", entry.path or ""), None)
         for ns, args in draft.started:
             if ns.status is NodeStatus.RUNNING and ns.key not in self.running:
@@ -390,6 +492,11 @@ class Play:
                     self._values[entry.seq] = msgspec.json.decode(entry.event.output)
                     for name, value in entry.event.vars.items():
                         self._vars[entry.seq, name] = msgspec.json.decode(value)
+                case ev.NodeSuspended() if entry.event.mode == "next":
+                    self._values[entry.seq] = msgspec.json.decode(entry.event.output)
+                    self._vars |= {(entry.seq, n): msgspec.json.decode(v) for n, v in entry.event.vars.items()}
+                case ev.NodeSuspended() | ev.VariablesSet() | ev.NodeCheckpointed():
+                    self._vars |= {(entry.seq, n): msgspec.json.decode(v) for n, v in entry.event.vars.items()}
                 case ev.NodeFailed():
                     self._values[entry.seq] = {"$failed": entry.event.error.message}
 

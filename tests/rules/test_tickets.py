@@ -488,14 +488,14 @@ def test_items_that_were_cut_off_with_their_map_are_not_begun_again() -> None:
     assert play.rows()["pick", ".m.1.", 1].status == "cancelled"
 
 
-def test_a_hold_is_not_superseded_before_somebody_has_looked() -> None:
+def test_the_question_whether_it_was_done_is_not_superseded_before_somebody_has_looked() -> None:
     play = Play(call("a"), call("b", after=("a",)), call("pay", after=("a",), on_crash="ask"), call("c", x=ref("b")))
     play.complete("a")
     play.complete("b", goto="a")
     play.crash()
     assert play.state.status == "suspended"
     assert play.status("pay") == "suspended"
-    play.tell(cmd.Message("m1", "resume", b'{"actor":"ann"}'))
+    play.answer(play.waits("input")[0], {"done": False})
     assert set(play.running) == {("pay", ".")}
     play.complete("pay")
     assert set(play.running) == {("a", ".")}

@@ -86,9 +86,9 @@ def test_the_tables_name_every_status_and_terminal_ones_are_final() -> None:
     assert set(RUN_TRANSITIONS) == set(R)
     assert set(NODE_TRANSITIONS) == set(N)
     assert {s for s in R if not RUN_TRANSITIONS[s]} == RUN_TERMINAL
-    # a failed node may be tried again by its policy, in the same commit; everything else settled is final
+    # a failed node may be tried again or lie in a basket, in the same commit; everything else settled is final
     assert {s for s in N if not NODE_TRANSITIONS[s]} == NODE_SETTLED - {N.FAILED}
-    assert NODE_TRANSITIONS[N.FAILED] == {N.SCHEDULED}
+    assert NODE_TRANSITIONS[N.FAILED] == {N.SCHEDULED, N.SUSPENDED}
 
 
 def test_the_fold_refuses_an_event_out_of_order() -> None:

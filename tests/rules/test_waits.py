@@ -131,9 +131,19 @@ def test_a_wait_that_the_body_gave_up_is_closed_with_its_timer() -> None:
     play = Play(call("a"))
     wait_id = play.wait("a", until=HOUR)
     play.tell(cmd.CloseWait(wait_id, "cancelled"))
-    assert play.types() == ["TimerCancelled", "WaitClosed"]
+    assert play.types() == ["TimerCancelled", "WaitClosed a"]
     assert play.state.nodes["a", "."].waits == ()
     assert play.answers == []
+
+
+def test_a_suspended_body_that_gives_a_wait_up_has_gone_on_by_itself() -> None:
+    play = Play(call("a"))
+    given_up, other = play.wait("a", until=HOUR), play.wait("a", until=2 * HOUR)
+    play.suspend("a")
+    play.tell(cmd.CloseWait(given_up, "superseded"))
+    assert play.types()[:2] == ["RunResumed", "NodeResumed a"]
+    assert play.state.nodes["a", "."].waits == (other,)
+    assert [e.outcome for e in play.events(ev.WaitClosed)] == ["superseded"]
 
 
 def test_cancelling_closes_waits_and_cancels_the_suspended_body() -> None:
@@ -292,25 +302,10 @@ def test_a_child_reports_its_end_to_its_parent_in_its_last_commit(end: str, payl
         assert "because" in told["error"]["message"]
 
 
-# --- holds -------------------------------------------------------------------------------------------------------
+# --- nothing to resume -----------------------------------------------------------------------------------------------
 
 
-def test_a_person_releases_a_hold_and_the_node_is_tried_once_more() -> None:
-    play = Play(call("a", on_crash="ask"), call("b"), result=ref("a"))
-    play.crash()
-    assert play.status("a") == "suspended"
-    assert play.events(ev.WaitOpened)[0].about["code"] == "outcome_unknown"
-    play.complete("b")
-    assert play.state.status == "suspended"
-    play.tell(cmd.Message("m1", "resume", b'{"actor":"ann"}'))
-    assert play.events(ev.WaitClosed)[0].actor == "ann"
-    assert play.running == {("a", "."): {}}
-    assert play.state.nodes["a", "."].attempt == 2, "the attempt that was cut off counts"
-    play.complete("a", 3)
-    assert play.result == 3
-
-
-def test_resume_without_a_hold_changes_nothing_and_is_consumed() -> None:
+def test_resume_where_nothing_waits_for_it_changes_nothing_and_is_consumed() -> None:
     play = Play(call("a"))
     play.tell(cmd.Message("m1", "resume", b"{}"))
     assert play.types() == ["MessageConsumed"]
@@ -318,14 +313,6 @@ def test_resume_without_a_hold_changes_nothing_and_is_consumed() -> None:
     play.tell(cmd.Message("m2", "resume", b"{}"))
     assert play.outcomes[-1][:3] == ("m2", "dead", "finished")
     assert isinstance(play.entries[-1].event, ev.RunCompleted)
-
-
-def test_a_held_run_can_be_cancelled() -> None:
-    play = Play(call("a", on_crash="ask"))
-    play.crash()
-    assert play.state.status == "suspended"
-    play.cancel()
-    assert isinstance(play.entries[-1].event, ev.RunCancelled)
 
 
 def test_waits_inside_items_of_a_map_suspend_the_run_and_wake_their_item_only() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
 from holdfast.store import migrate as migrate_module
-from holdfast.store.api import OPENS_BRANCH, EngineRow
+from holdfast.store.api import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.migrate import Migration, migrate, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
@@ -620,20 +620,91 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
     assert not connection.in_transaction
 
 
+def plan_of(connection: apsw.Connection, name: str) -> list[str]:
+    """How SQLite answers a statement of ours, with one row where rows are repeated."""
+    sql = load("sqlite")[name]
+    if "/*row*/" in sql:
+        sql = next(text for _, _, text in Repeated(name, sql).batches(1))
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    bindings = (None,) * (max(numbered) if numbered else sql.count("?"))
+    return [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
+
+
 def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() -> None:
     connection = apsw.Connection(":memory:")
     migrate(connection, "test")
     may_be_walked = ("run_state_live", "run_state_finished", "run_inbox_messages_new", "run_timers_due")
-    for name, sql in load("sqlite").items():
+    for name in load("sqlite"):
         if name in ("runs", "all_versions"):
             continue  # walks backwards from the newest, and stops at its limit; asks for all there are
-        if "/*row*/" in sql:
-            sql = next(text for _, _, text in Repeated(name, sql).batches(1))
-        numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
-        bindings = (None,) * (max(numbered) if numbered else sql.count("?"))
-        plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
-        walks = [one for one in plan if re.match(r"SCAN (run_\w+|workflow_\w+|[rtm])\b|.*\(rowid<", one)]
+        plan = plan_of(connection, name)
+        walks = [one for one in plan if re.match(r"SCAN (run_\w+|workflow_\w+|[rtmw])\b|.*\(rowid<", one)]
         assert all(one.endswith(may_be_walked) for one in walks), (name, plan)
+
+
+@pytest.mark.parametrize(
+    ("statement", "step", "columns"),
+    [
+        ("asked", "SEARCH w USING INDEX run_waits_asked", "((since,wait_id)>(?,?))"),
+        ("asked_in_basket", "SEARCH w USING INDEX run_waits_basket", "(basket=? AND (since,wait_id)>(?,?))"),
+        ("asked_of_assignee", "SEARCH w USING INDEX run_waits_assignee", "(assignee=? AND (since,wait_id)>(?,?))"),
+        ("waits_by_id", "SEARCH w USING INDEX run_waits_of_people", "(wait_id>? AND wait_id<?)"),
+        ("baskets", "SEARCH run_waits USING COVERING INDEX run_waits_basket", "(basket>?)"),
+        ("waits_for_ended", "SEARCH w USING INDEX run_waits_for_children", "(run_no>? AND run_no<?)"),
+        ("page_of_waits_for_children", "USING COVERING INDEX run_waits_for_children", "(run_no>?)"),
+        ("held_messages", "USING INDEX run_inbox_messages_held", "(run_no=?)"),
+        ("runs_unowned", "USING INDEX run_state_live", "(engine=? AND status=? AND rowid<?)"),
+    ],
+)
+def test_what_people_are_asked_is_found_and_sorted_by_an_index_among_any_number_of_waits(
+    statement: str, step: str, columns: str
+) -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    plan = plan_of(connection, statement)
+    assert any(one.endswith(f"{step} {columns}") for one in plan), plan
+    if statement != "held_messages":  # they are few, and in order of arrival over all runs
+        assert not any("TEMP B-TREE" in one for one in plan), plan
+
+
+@pytest.mark.parametrize("kind", ["input", "basket", "pause", "hold", "signal", "timer", "child"])
+def test_only_waits_for_people_are_in_the_indexes_for_people(kind: str) -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    whose = ("tax", "ann") if kind in OF_PEOPLE else (None, None)
+    wait = (1, "w_1", kind, "a", ".", 1, 1, "open", 5, None, b"", *whose, None, None)
+    connection.execute("INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", wait)
+    for index in ("run_waits_of_people", "run_waits_asked", "run_waits_basket", "run_waits_assignee"):
+        ((sql,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (index,))
+        condition = str(sql).partition("WHERE")[2]
+        entries = f"SELECT count(*) FROM run_waits INDEXED BY {index} WHERE {condition}"  # noqa: S608 - words of ours
+        assert connection.execute(entries).fetchall() == [(int(kind in OF_PEOPLE),)], index
+
+
+def test_how_the_waits_of_an_earlier_version_ended_is_found_in_their_journal() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test", migrations("sqlite")[:2])
+    add_wait = "INSERT INTO run_waits VALUES (?, ?, 'hold', 'a', '.', 1, 1, ?, 5, NULL, x'')"
+    waits = [(1, "w_1", "closed"), (1, "w_2", "closed"), (1, "w_3", "open"), (1, "w_4", "closed"), (2, "w_1", "closed")]
+    connection.executemany(add_wait, waits)
+    add_event = "INSERT INTO run_events VALUES (?, ?, 1, 'WaitClosed', 'a', '.', 1, 6, 1, x'', ?)"
+    closings = [
+        (1, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"ann"}'),
+        (1, 8, b'{"wait_id":"w_2","outcome":"fired","value":{"x":"\xc3\xa9"},"actor":""}'),
+        (1, 9, b'{"wait_id":"w_1","outcome":"superseded","value":null,"actor":""}'),
+        (1, 10, b'{"wait_id":"w_4","outco'),
+        (2, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"bob"}'),
+    ]
+    connection.executemany(add_event, closings)
+    assert migrate(connection, "test") == len(migrations("sqlite")) - 2
+    found = connection.execute("SELECT run_no, wait_id, outcome, actor FROM run_waits ORDER BY 1, 2").fetchall()
+    assert found == [
+        (1, "w_1", "superseded", None),
+        (1, "w_2", "fired", None),
+        (1, "w_3", None, None),
+        (1, "w_4", "superseded", None),
+        (2, "w_1", "released", "bob"),
+    ]
 
 
 def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:
@@ -663,3 +734,9 @@ def test_values_come_back_as_they_were(store: SqliteStore) -> None:
 def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(statement: str) -> None:
     listed = load("sqlite")[statement].rpartition("kind NOT IN (")[2].partition(")")[0]
     assert {kind.strip().strip("'") for kind in listed.split(",")} == OPENS_BRANCH
+
+
+def test_the_statements_know_every_kind_of_wait_that_is_for_people() -> None:
+    lists = re.findall(r"kind IN \(('[^)]*)\)", " ".join(load("sqlite").values()) + schema("sqlite"))
+    assert len(lists) >= 4
+    assert {tuple(kind.strip().strip("'") for kind in one.split(",")) for one in lists} == {OF_PEOPLE}

@@ -8,16 +8,17 @@ import pytest
 from holdfast.store.api import Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.conformance.checking import CheckingConformance
+from holdfast.testing.conformance.people import PeopleConformance
 from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
 
 
-class TestFile(StoreConformance, CheckingConformance, SharedStoreConformance):
+class TestFile(StoreConformance, CheckingConformance, PeopleConformance, SharedStoreConformance):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: SqliteStore(f"sqlite:///{tmp_path}/runs.db")
 
 
-class TestMemory(StoreConformance, CheckingConformance):
+class TestMemory(StoreConformance, CheckingConformance, PeopleConformance):
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
         return lambda: SqliteStore("sqlite://")

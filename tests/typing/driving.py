@@ -1,5 +1,6 @@
 """What a type checker sees in a program that drives runs: a run knows the type of its result."""
 
+from datetime import datetime
 from typing import Any, assert_type
 
 import holdfast as hf
@@ -42,15 +43,30 @@ async def program() -> None:
         async for event in run.follow():
             assert_type(event.path, str | None)
         await run.cancel("why", actor="me")
-        assert_type(await run.waits(), list[dict[str, Any]])
+        for wait in await run.waits():
+            assert_type(wait.wait_id, str)
+            assert_type(wait.kind, str)
+            assert_type(wait.until, datetime | None)
+            assert_type(wait.question, str | None)
+            await run.respond(wait.wait_id, {"approved": True}, actor="ada")
+            await run.reassign(wait.wait_id, assignee="bob", basket="night", actor="ada")
+        await run.signal("hurry", {"by": "tomorrow"}, id="hurry-1")
+        await run.pause("audit", actor="ada")
+        assert_type(await run.resume(wait="w", path=".", vars={"n": 1}, actor="ada"), list[str])
+        for asked in await engine.asked(basket="finance", assignee="ann", limit=5):
+            assert_type(asked.run_id, str)
+        assert_type(await engine.baskets(), list[dict[str, Any]])
         assert_type(engine.get("one"), hf.Run[Any])
         assert_type(await engine.list(status="failed", workflow="graph", limit=5), list[dict[str, Any]])
-        assert_type(await engine.resume("one"), hf.Run[Any])
+        assert_type(await engine.resume("one", wait="w", path=".", vars={"n": 1}), hf.Run[Any])
 
 
 def failures(error: Exception) -> str:
     match error:
-        case hf.RunFailed() | hf.RunCancelled() | hf.RunSuspended():
+        case hf.RunSuspended():
+            assert_type(error.command, str)
+            return " ".join(wait.kind for wait in error.waits)
+        case hf.RunFailed() | hf.RunCancelled():
             return error.run_id
         case hf.HoldfastError():
             return error.code

@@ -3,10 +3,16 @@
 import logging
 import uuid
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import holdfast as hf
+
+
+@dataclass
+class Review:
+    accept: bool
 
 
 @hf.node(retry=hf.Retry(attempts=3))
@@ -48,9 +54,19 @@ async def study(ctx: hf.Context, topic: str, depth: int = 1) -> dict[str, int]:
     await ctx.sleep("1h")
     await ctx.sleep(timedelta(days=1))
     await ctx.sleep(datetime(2030, 1, 1, tzinfo=UTC))
+    assert_type(await ctx.race(ctx.step(count, topic), ctx.sleep("1h")), hf.Won[int | None])
+    assert_type((await ctx.race(ctx.step(count, topic))).value, int)
     assert_type(await ctx.now(), datetime)
     assert_type(await ctx.uuid(), uuid.UUID)
     assert_type(await ctx.random(), float)
+    assert_type(await ctx.ask("Good enough?", schema=Review), Review)
+    assert_type(await ctx.ask("How many?", schema=int, about=topic, assignee="ann", basket="desk"), int)
+    assert_type(await ctx.ask("Soon?", schema=bool, deadline="2d", default=False, remind="1d"), bool)
+    assert_type(await ctx.ask("Anything?", escalate=hf.Escalate("2d", assignee="boss")), Any)
+    assert_type(await ctx.ask("A number?", schema={"type": "integer"}, deadline=timedelta(days=1)), Any)
+    assert_type(await ctx.receive("go", schema=Review, deadline=datetime(2030, 1, 1, tzinfo=UTC)), Review)
+    assert_type(await ctx.receive("go", deadline=60, default=None), Any)
+    assert_type(await ctx.signal("other", "go", {"n": 1}, id="one"), None)
     await ctx.checkpoint({"seen": 1})
     await ctx.child(study, topic=topic, run_id="study-2", detached=True)
     assert_type(ctx.run_id, str)
@@ -74,6 +90,11 @@ def in_a_thread(ctx: hf.SyncContext, items: list[str]) -> int:
     ctx.checkpoint(len(items))
     assert_type(ctx.now(), datetime)
     assert_type(ctx.random(), float)
+    assert_type(ctx.ask("Good enough?", schema=Review, assignee="ann"), Review)
+    assert_type(ctx.receive("go", schema=int), int)
+    ctx.signal("other", "go")
+    if not items:
+        return hf.pend("desk", rerun=True, error="nothing there")
     for item in items:
         ctx.step(count, item)
     return len(items)
@@ -85,3 +106,6 @@ async def wrong(ctx: hf.Context) -> None:
     await ctx.step(plain, 1)  # type: ignore[call-overload]
     ctx.colour  # type: ignore[attr-defined]  # noqa: B018
     await ctx.sleep([1])  # type: ignore[arg-type]
+    await ctx.ask("Soon?", dedline="2d")  # type: ignore[call-overload]
+    await ctx.ask("Soon?", assignee=5)  # type: ignore[call-overload]
+    hf.Escalate("2d", asignee="boss")  # type: ignore[call-arg]

@@ -15,6 +15,12 @@ class Order:
 
 
 @dataclass
+class Decision:
+    approved: bool
+    note: str = ""
+
+
+@dataclass
 class Receipt:
     number: str
     amount: int
@@ -98,6 +104,13 @@ def shop(order: Order) -> dict[str, Any]:
     assert_type(hf.is_none(receipt), bool)
     assert_type(hf.failed(label), bool)
     assert_type(child(order, note="quick"), Receipt)
+    ok = assert_type(hf.ask("Ship?", about=order, schema=Decision, basket="finance", deadline="2d"), Decision)
+    with hf.when(hf.skipped(ok) | ok.approved):
+        pick(ok.note)
+    assert_type(hf.ask("How many?", schema=int, assignee=order.id, default=1, deadline=60, named="how_many"), int)
+    assert_type(hf.ask("Anything?", remind="1d", escalate=[hf.Escalate("2d", basket="managers")], after=ok), Any)
+    assert_type(hf.receive("paid", schema=Receipt, deadline="1d", default=receipt), Receipt)
+    assert_type(hf.receive(hf.text("paid-{}", order.id)), Any)
     nap = hf.sleep("1h", after=receipt)
     double.after(nap)(hf.var("verified"))
     return {"receipt": receipt, "grown": grown}
@@ -117,12 +130,18 @@ def wrong(order: Order) -> None:
     child()  # type: ignore[call-arg]
     hf.Retry(attempt=3)  # type: ignore[call-arg]
     hf.loop(double, start="one", until=lambda n: n > 1)  # type: ignore[arg-type]
+    hf.ask("Ship?", schema=Decision).colour  # type: ignore[attr-defined]  # noqa: B018
+    hf.ask("Ship?", dedline="2d")  # type: ignore[call-overload]
 
 
 @hf.node
 async def reviews(order: Order) -> Receipt:
     if not order.items:
         return hf.ticket("reject")
+    if order.amount > 1000:
+        return hf.pend("second_look", output=Receipt(order.id, 0), ticket="reject")
+    if order.amount > 100:
+        hf.pend("retry_queue", rerun=True, error=ConnectionError("down"))
     if order.amount < 0:
         hf.goto("reviews", output=Receipt(order.id, 0))
     return Receipt(order.id, order.amount)

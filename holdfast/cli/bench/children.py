@@ -1,4 +1,4 @@
-"""Children: what has to be measured in a process of its own, because it is killed, or because its memory is the figure.
+"""Children: works of the kernel's suites that need a process of their own.
 
 Owns: both sides. The parent's functions start `python -m holdfast.cli.bench.children WORK ...` and read one JSON line.
 """
@@ -6,22 +6,19 @@ Owns: both sides. The parent's functions start `python -m holdfast.cli.bench.chi
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.cli.bench.processes import Figures, ask, child, hear, memory_mib, run, say
 from holdfast.cli.tuning import tune
 
 if TYPE_CHECKING:
     from holdfast.cli.bench.reference import Sizes
-
-Figures = dict[str, Any]
 
 
 # --- the parent's side ------------------------------------------------------------------------------------------
@@ -30,19 +27,15 @@ Figures = dict[str, Any]
 def crash_and_restart(directory: Path, runs: int) -> Figures:
     """Start `runs` runs of 10 steps, die in the middle, start again."""
     database, log = directory / "bench.db", directory / "steps.log"
-    killed = subprocess.run(
-        _command("crash", database, log, runs, runs * 5), env=_environment(), stdin=subprocess.DEVNULL, check=False
-    )
-    if killed.returncode == 0:
-        raise RuntimeError("the process that was to be killed ended by itself")
+    with child("children", "crash", database, log, runs, runs * 5) as killed:
+        if killed.wait() == 0:
+            raise RuntimeError("the process that was to be killed ended by itself")
     before = log.read_bytes().count(b"\n")
     began = time.perf_counter()
-    with subprocess.Popen(
-        _command("crash", database, log, runs, 0), env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as restarted:
-        assert restarted.stdout is not None
-        answer = _answer(restarted.stdout)
+    with child("children", "crash", database, log, runs, 0) as restarted:
+        answer = hear(restarted)
         seconds = time.perf_counter() - began
+        restarted.wait()
     lines = log.read_bytes().split()
     if len(set(lines)) != runs * 10:
         raise RuntimeError(f"{len(set(lines)):,} steps ran, not {runs * 10:,}")
@@ -55,17 +48,17 @@ def crash_and_restart(directory: Path, runs: int) -> Figures:
 
 
 def long_run(directory: Path, sizes: Sizes) -> Figures:
-    return _ask("long", directory / "bench.db", sizes.long_steps, sizes.long_window)
+    return ask("children", "long", directory / "bench.db", sizes.long_steps, sizes.long_window)
 
 
 def idle_memory(directory: Path) -> float:
     """RSS of a process with an open engine that does nothing, in MiB."""
-    return float(_ask("idle", directory / "bench.db")["mib"])
+    return float(ask("children", "idle", directory / "bench.db")["mib"])
 
 
 def map_memory(directory: Path, few: int, many: int) -> Figures:
     """Peak memory of a map over a few and over many items, each in a process of its own."""
-    peaks = [_ask("map", directory / f"{items}.db", items)["peak_mib"] for items in (few, many)]
+    peaks = [ask("children", "map", directory / f"{items}.db", items)["peak_mib"] for items in (few, many)]
     per_item = (peaks[1] - peaks[0]) * 1024 * 1024 / (many - few)
     return {"map_mib_few": peaks[0], "map_mib_many": peaks[1], "map_bytes_per_item": max(0.0, per_item)}
 
@@ -73,48 +66,14 @@ def map_memory(directory: Path, few: int, many: int) -> Figures:
 def import_seconds() -> float:
     """`import holdfast` and the first use of a name, inside a new process."""
     program = "import time; t = time.perf_counter(); import holdfast; holdfast.node; print(time.perf_counter() - t)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=True
-    )
-    return float(done.stdout)
+    return float(run("-c", program))
 
 
 def help_seconds() -> float:
     """The whole process of `holdfast --help`."""
     began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "holdfast", "--help"],
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-    )
+    run("-m", "holdfast", "--help")
     return time.perf_counter() - began
-
-
-def _ask(*arguments: object) -> Figures:
-    with subprocess.Popen(
-        _command(*arguments), env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        return _answer(child.stdout)
-
-
-def _answer(pipe: IO[bytes]) -> Figures:
-    line = pipe.readline()
-    if not line:
-        raise RuntimeError("a child process of the benchmark failed; its error is above")
-    found: Figures = json.loads(line)
-    return found
-
-
-def _command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli.bench.children", *map(str, arguments)]
-
-
-def _environment() -> dict[str, str]:
-    """Compiled modules are used and kept, as in an installation."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 # --- the child's side -------------------------------------------------------------------------------------------
@@ -136,7 +95,7 @@ async def _crash(database: str, log: str, runs: int, kill_at: int) -> Figures:
             assert await run.result() == x + 10
 
         await asyncio.gather(*(go(number) for number in range(runs)))
-        _tell({"seconds": time.perf_counter() - began})
+        say({"seconds": time.perf_counter() - began})
     return {}
 
 
@@ -168,7 +127,7 @@ async def _idle(database: str) -> Figures:
 
     async with hf.open(f"sqlite:///{database}"):
         await asyncio.sleep(0.3)  # its background work has had a few turns
-        return {"mib": _memory("VmRSS")}
+        return {"mib": memory_mib("VmRSS")}
 
 
 async def _map(database: str, items: int) -> Figures:
@@ -178,26 +137,7 @@ async def _map(database: str, items: int) -> Figures:
     async with hf.open(f"sqlite:///{database}") as engine:
         run = await engine.start(workflows.doubled, items=list(range(items)))
         assert await run.result() == items * (items - 1)
-    return {"peak_mib": _memory("VmHWM")}
-
-
-def _memory(name: str) -> float:
-    """What the kernel says about this process, in MiB; the peak where it only tells that."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) / 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1024 / 1024 if sys.platform == "darwin" else peak / 1024
-
-
-def _tell(answer: Figures) -> None:
-    if answer:
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    return {"peak_mib": memory_mib("VmHWM")}
 
 
 def main(arguments: list[str]) -> None:
@@ -215,7 +155,8 @@ def main(arguments: list[str]) -> None:
             answer = asyncio.run(_map(database, int(rest[0])))
         case _:
             raise SystemExit(f"no such work: {work}")
-    _tell(answer)
+    if answer:
+        say(answer)
 
 
 if __name__ == "__main__":

@@ -44,11 +44,16 @@ class Sizes:
     suspended: int = 100_000
     interrupted: int = 1_000
     past_events: int = 1_000_000
+    waiting: int = 1_000_000
+    questions: int = 10_000
+    idle_seconds: float = 10.0
+    timers: int = 100_000
 
 
 FULL = Sizes()
 QUICK = Sizes(0.03, chains=1, runs=20, more_runs=40, width=20, turns=10, long_steps=200, long_window=50,
-              items=(100, 300), starts=1, suspended=200, interrupted=20, past_events=600)  # fmt: skip
+              items=(100, 300), starts=1, suspended=200, interrupted=20, past_events=600,
+              waiting=300, questions=20, idle_seconds=0.3, timers=200)  # fmt: skip
 """Only shows that everything works."""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench import children, restart, workflows
+from holdfast.cli.bench import children, restart, waiting, workflows
 from holdfast.cli.bench.reference import Bench, Sample, median, percentile
 from holdfast.engine.doctor.check import check
 from holdfast.store.sqlite import SqliteStore
@@ -190,6 +190,40 @@ def restarts(bench: Bench) -> Figures:
     return _with_ref(figures, samples)
 
 
+def w6(bench: Bench) -> Figures:
+    """1,000 runs wait for a signal, in memory or not; all get it at once, and each does a step."""
+    figures: Figures = {}
+    measured: list[Sample[Figures]] = []
+    for prefix, evicted in (("", False), ("evicted_", True)):
+        samples = [
+            bench.sample(lambda path: asyncio.run(_signalled(path, bench.sizes.runs, evicted)))  # noqa: B023
+            for _ in bench.repeats(5)
+        ]
+        figures |= {f"{prefix}{key}": median([s.value[key] for s in samples]) for key in samples[0].value}
+        measured += samples
+        seconds, cpu = figures[f"{prefix}seconds"], figures[f"{prefix}cpu_us_per_run"]
+        bench.say(f"W6{' evicted' if evicted else ''}: {seconds:.3f} s, {cpu:.1f} µs of CPU per run")
+    return _with_ref(figures, measured)
+
+
+async def _signalled(path: Path, runs: int, evicted: bool) -> Figures:
+    idle_seconds = 0.05 if evicted else None
+    async with hf.open(_url(path), idle_seconds=idle_seconds) as engine:
+
+        async def go(number: int, run: hf.Run[int]) -> None:
+            await run.signal("go", number)
+            assert await run.result() == number + 1
+
+        await go(0, await engine.start(workflows.signalled))
+        waiting = await asyncio.gather(*(engine.start(workflows.signalled) for _ in range(runs)))
+        while engine.store.counts().get("suspended") != runs or (evicted and engine.actors):  # noqa: ASYNC110 - once
+            await asyncio.sleep(0.01)
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(go(number, run) for number, run in enumerate(waiting)))
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        return {"seconds": seconds, "cpu_us_per_run": cpu_seconds / runs * 1e6}
+
+
 def w7(bench: Bench) -> Figures:
     """One run of 50,000 steps: does a step cost the same at the end as at the beginning?"""
     samples: list[Sample[Figures]] = []
@@ -271,6 +305,18 @@ def explorer(bench: Bench) -> Figures:
     return {key: median([figures[key] for figures in measured]) for key in measured[0]}
 
 
+def waits(bench: Bench) -> Figures:
+    """1,000,000 runs that wait for a signal, in one file; 100,000 timers that are due at once."""
+    figures: Figures = {}
+    samples: list[Sample[Figures]] = []
+    for work in (waiting.many_runs, waiting.many_timers):
+        found = [bench.sample(lambda path: work(path, bench.sizes), disk=False) for _ in bench.repeats(1)]  # noqa: B023
+        figures |= {key: median([s.value[key] for s in found]) for key in found[0].value}
+        samples += found
+        bench.say("waiting: " + ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value))
+    return _with_ref(figures, samples)
+
+
 SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W1": w1,
     "W2": w2,
@@ -279,11 +325,13 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W4": w4,
     "W5": w5,
     "restart": restarts,
+    "W6": w6,
     "W7": w7,
     "W8": w8,
     "small": small,
     "doctor": doctor,
     "explorer": explorer,
+    "waiting": waits,
 }
 
 

@@ -62,6 +62,10 @@ FIGURES = (
            0.5),
     Figure("restart", "takeover_after_lease_seconds", "the same when it only stands still: beyond its lease, in s",
            "{:.2f}", 1, 1),
+    Figure("W6", "seconds", "1,000 runs get their signal and do a step: until all are done, in s", "{:.3f}", 0.5, 0.15),
+    Figure("W6", "evicted_seconds", "the same when none of them is in memory, in s", "{:.3f}"),
+    Figure("W6", "cpu_us_per_run", "CPU per signal and run in µs", "{:.1f}"),
+    Figure("W6", "evicted_cpu_us_per_run", "the same when none of them is in memory", "{:.1f}"),
     Figure("W7", "cpu_ratio", "one run of 50,000 steps: CPU of the last 1,000 against the first, p50", "{:.3f}", 1.2,
            1.05),
     Figure("W7", "cpu_ratio_mean", "the same by the mean", "{:.3f}"),
@@ -81,11 +85,27 @@ FIGURES = (
     Figure("explorer", "schedules_per_s", "the same by the clock", "{:,.0f}"),
     Figure("explorer", "schedules", "schedules of that exploration", "{:,.0f}"),
     Figure("explorer", "run_to_end", "of them run to their end, the others were proven alike", "{:,.0f}"),
+    Figure("waiting", "ready_seconds", "1,000,000 runs wait: from start until a new run is done, in s", "{:.2f}", 2, 2),
+    Figure("waiting", "idle_mib", "the engine after 10 s, RSS in MiB", "{:.1f}", 150, 150),
+    Figure("waiting", "idle_cpu_percent", "its CPU meanwhile, in percent of one core", "{:.2f}", 2, 2),
+    Figure("waiting", "list_ms", "the newest 100 runs, in ms", "{:.1f}"),
+    Figure("waiting", "list_suspended_ms", "the newest 100 that wait, in ms", "{:.1f}"),
+    Figure("waiting", "inbox_ms", "the oldest 100 of 10,000 questions, in ms", "{:.1f}"),
+    Figure("waiting", "respond_ms", "an answer, until it is applied, in ms", "{:.1f}"),
+    Figure("waiting", "signal_ms", "a signal, until its run is done, in ms", "{:.1f}"),
+    Figure("waiting", "fired_seconds", "100,000 timers due at once: until all have fired, in s", "{:.2f}", 10, 10),
+    Figure("waiting", "done_seconds", "the same until all of their runs are done, in s", "{:.2f}"),
+    Figure("waiting", "busy_worst_ms", "slowest step of another run meanwhile, in ms", "{:.1f}", 1_000, 1_000),
+    Figure("waiting", "busy_p50_ms", "its p50 meanwhile, in ms", "{:.2f}"),
+    Figure("waiting", "busy_before_ms", "its p50 before, in ms", "{:.2f}"),
+    Figure("waiting", "timers_mib", "memory of the engine that fires them, peak in MiB", "{:.1f}"),
 )  # fmt: skip
 
 # What a map takes per further item is not zero: its input, its list of ended items, and what the join reads. These two
 # numbers are ours: 2,000 bytes are 200 MB for 100,000 items.
 SUITES = tuple(dict.fromkeys(figure.suite for figure in FIGURES))
+BY_NAME = ("waiting",)
+"""Suites that are measured when they are named, not with all: a file of 2 GB is made for it, and it takes minutes."""
 
 
 def verdict(figure: Figure, figures: dict[str, Any]) -> Verdict:

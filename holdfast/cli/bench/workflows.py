@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 import holdfast as hf
 
@@ -26,6 +27,8 @@ kill_at = 0
 bodies_run = 0
 stay_from: int | None = None
 """Restart: bodies from this one on do not end; None: all of them do."""
+is_busy = True
+"""Waiting: whether a run goes on doing steps."""
 ITEMS_LEFT = 50
 """Restart: items of the long run that are under way when it is interrupted."""
 EVENTS_OF_AN_ITEM = 3
@@ -152,6 +155,32 @@ def interrupted(x: int) -> int:
 @hf.workflow(name="bench-waiting")
 async def waiting(ctx: hf.Context) -> None:
     await ctx.sleep("30d")
+
+
+@hf.workflow(name="bench-signalled")
+async def signalled(ctx: hf.Context) -> int:
+    """W6: a step when a signal has come."""
+    x: int = await ctx.receive("go")
+    return await ctx.step(step, x)
+
+
+@hf.workflow(name="bench-asked")
+async def asked(ctx: hf.Context) -> bool:
+    return await ctx.ask("May this go on?", schema=bool, about={"amount": 5}, basket="bench", deadline="30d")
+
+
+@hf.workflow(name="bench-asleep")
+async def asleep(ctx: hf.Context, until: str) -> None:
+    await ctx.sleep(datetime.fromisoformat(until))
+
+
+@hf.workflow(name="bench-busy")
+async def busy(ctx: hf.Context) -> None:
+    """Step after step while it is wanted; marks when each one has ended."""
+    x = 0
+    while is_busy:
+        x = await ctx.step(step, x)
+        marks.append(time.time())
 
 
 @hf.workflow(name="bench-long_past", persistence="lazy")

@@ -84,6 +84,8 @@ def brief(data: dict[str, Any]) -> str:
             continue
         if name == "error" and isinstance(value, dict):
             value = value.get("message", "")
+        if name == "about" and isinstance(value, dict) and "question" in value:
+            value = value["question"]
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         parts.append(f"{name}={output.line(text, 60)}")
     return " ".join(parts)

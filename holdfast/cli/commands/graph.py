@@ -10,7 +10,9 @@ import typer
 from holdfast.cli import databases, drawing, output
 from holdfast.cli.options import Db
 from holdfast.cli.picture import Picture
+from holdfast.cli.waiting import together
 from holdfast.engine import reads
+from holdfast.engine.waits import Wait, wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
 from holdfast.model.definition import Definition
@@ -72,7 +74,8 @@ def _definition(what: str) -> Definition:
 def of_run(
     store: Store, row: RunRow, definition: Definition
 ) -> tuple[dict[drawing.Address, str], dict[drawing.Address, str]]:
-    """The status of each node of a run, those of all items and rounds together; and how far maps are."""
+    """The status of each node of a run, those of all items and rounds together; how far maps are, and what nodes wait
+    for."""
     picture = Picture(definition)
     found: dict[drawing.Address, set[str]] = {}
     notes: dict[drawing.Address, str] = {}
@@ -86,6 +89,11 @@ def of_run(
     for line in picture.lines(row, store.open_nodes([row.run_no]), (), {}, row.created_at)[1:]:
         if "×" in line.label and line.total:
             notes[(line.label.split(" ×", 1)[0],)] = f"{line.done:g}/{line.total:g}"
+    waits: dict[drawing.Address, list[Wait]] = {}
+    for wait in store.open_waits([row.run_no]):
+        around, name = picture.place(wait.node or "", wait.path or ".")
+        waits.setdefault((*around, name), []).append(wait_view(row.run_id, row.workflow, wait))
+    notes |= {address: f"({together(found, databases.now())})" for address, found in waits.items()}
     statuses = {address: next((s for s in _RANK if s in seen), "pending") for address, seen in found.items()}
     return statuses, notes
 
@@ -100,7 +108,7 @@ def _print(
     if not as_json:
         output.write(output.clean(drawing.mermaid(definition, statuses, notes)))
         return
-    shown = drawing.as_json(definition, statuses)
+    shown = drawing.as_json(definition, statuses, notes)
     if row is not None:
         shown |= {"run_id": row.run_id, "version": row.version, "status": row.status}
     output.document(shown)

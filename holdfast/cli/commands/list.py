@@ -9,10 +9,13 @@ import typer
 from holdfast.cli import databases, output
 from holdfast.cli.crowds import UNFINISHED
 from holdfast.cli.options import Db, Json
+from holdfast.cli.waiting import together
 from holdfast.engine import reads
+from holdfast.engine.times import iso_or_none
+from holdfast.engine.waits import Wait, wait_view
 from holdfast.model.errors import UsageError
 from holdfast.model.statuses import RunStatus
-from holdfast.store.api import RunRow
+from holdfast.store.api import RunRow, Store
 
 
 def command(
@@ -41,11 +44,12 @@ def command(
     try:
         with databases.reading(db) as store:
             rows = store.runs(status=wanted, workflow=workflow, limit=limit)
+            waits = _waits(store, rows) if form == "table" and not json else {}
             if json or form == "json":
                 output.document([reads.run_json(store, row, full=False) for row in rows])
                 return
     except databases.NoDatabase as error:
-        rows = []
+        rows, waits = [], {}
         output.note(f"holdfast: {output.clean(error.message)}")
         if json or form == "json":
             output.document([])
@@ -54,7 +58,7 @@ def command(
         for row in rows:
             output.write(output.line(row.run_id))
     else:
-        _table(rows)
+        _table(rows, waits)
 
 
 def statuses(given: list[str] | None) -> list[str] | None:
@@ -69,7 +73,17 @@ def statuses(given: list[str] | None) -> list[str] | None:
     return [s for s in known if s in wanted or ("unfinished" in wanted and s in UNFINISHED)]
 
 
-def _table(rows: list[RunRow]) -> None:
+def _waits(store: Store, rows: list[RunRow]) -> dict[int, str]:
+    """What suspended runs wait for, by their numbers."""
+    names = {row.run_no: row for row in rows if row.status == RunStatus.SUSPENDED}
+    found: dict[int, list[Wait]] = {}
+    for wait in store.open_waits(list(names)) if names else ():
+        row = names[wait.run_no]
+        found.setdefault(wait.run_no, []).append(wait_view(row.run_id, row.workflow, wait))
+    return {number: together(waits, databases.now()) for number, waits in found.items()}
+
+
+def _table(rows: list[RunRow], waits: dict[int, str]) -> None:
     if not rows:
         output.note("no runs")
         return
@@ -79,11 +93,8 @@ def _table(rows: list[RunRow]) -> None:
         began = row.started_at or row.created_at
         took = output.duration((ended - began) / 1_000_000) if ended is not None else ""
         status = f"{row.status}" if row.hold is None else "suspended"
-        about = (
-            output.line(row.workflow)
-            if row.hold is None
-            else f"{output.line(row.workflow)}  on hold: {output.line(row.hold)}"
-        )
-        cells.append((output.line(row.run_id), status, reads.iso_or_none(row.created_at) or "", took, about))
+        waits_for = waits.get(row.run_no, "") if row.hold is None else f"on hold: {row.hold}"
+        about = output.line(f"{row.workflow}  {waits_for}".rstrip())
+        cells.append((output.line(row.run_id), status, iso_or_none(row.created_at) or "", took, about))
     for text in output.table(("RUN", "STATUS", "CREATED", "TOOK", "WORKFLOW"), cells, colour=1):
         output.write(text)

@@ -11,10 +11,10 @@ import typer
 
 from holdfast.cli import databases, output, reporting, settings
 from holdfast.cli.branching import ACTOR, Code
-from holdfast.cli.commands.resume import load, locations
 from holdfast.cli.driving import drive
 from holdfast.cli.logs import show_logs
 from holdfast.cli.options import Db, GraceSeconds, Json, LeaseSeconds, Quiet, RunId
+from holdfast.cli.recorded import load, locations
 from holdfast.cli.tuning import tune
 from holdfast.engine.catalogue import Recovered
 from holdfast.engine.engine import Engine

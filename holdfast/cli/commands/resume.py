@@ -8,23 +8,25 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import databases, output, settings
+from holdfast.cli import databases, inputs, output, requests, settings
+from holdfast.cli.accounts import Account, account_of, explain, explain_all
 from holdfast.cli.commands.run import driven_elsewhere
 from holdfast.cli.crowds import SHOWN_MAX, UNFINISHED
 from holdfast.cli.driving import drive
 from holdfast.cli.logs import show_logs
 from holdfast.cli.options import Db, GraceSeconds, Json, LeaseSeconds, Quiet
+from holdfast.cli.recorded import load, locations
 from holdfast.cli.reporting import report
+from holdfast.cli.requests import Actor
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
-from holdfast.model import events as ev
-from holdfast.model.errors import HoldfastError, MissingCode, UsageError
-from holdfast.model.handlers import CodeLocation
-from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
+from holdfast.engine.waits import Wait, resting, waits_of
+from holdfast.model import definition as definitions
+from holdfast.model.errors import UsageError
+from holdfast.model.instances import instance_text
+from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.api import RunRow, Store
-from holdfast.store.sqlite_connections import database_path
-from holdfast.worker.loading import load_file, load_recorded
 
 ALL_MAX = 100_000
 """Runs that `--all` takes at once."""
@@ -36,6 +38,26 @@ def command(
         typer.Argument(metavar="[RUN]...", help="Ids of runs, or beginnings of them.", show_default=False),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every unfinished run.")] = False,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="WAIT", help="End this wait of the run, and no other.")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="PATH", help="Take what lies on this path out of its basket.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="vars.NAME=VALUE",
+            help="Set a variable of the run first. JSON or text.",
+            show_default=False,
+        ),
+    ] = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Only end the wait, and leave driving to others; needs no code.")
+    ] = False,
+    actor: Actor = None,
     code: Annotated[
         str | None, typer.Option("--code", metavar="FILE.py", help="Where the code is now; else where it was.")
     ] = None,
@@ -45,14 +67,19 @@ def command(
     lease_seconds: LeaseSeconds = None,
     grace_seconds: GraceSeconds = None,
 ) -> int:
-    """Go on with runs that were interrupted, until they have ended.
+    """Go on with runs that were interrupted, or that wait for somebody to let them, until they have ended.
 
     Needs nothing but the database: it knows where the code of a run was. Nothing that was completed runs again. A run
-    on hold is released. A run that another engine drives is followed.
+    that another engine drives is followed.
+
+    A run that is named is let go on: its pause ends; else a hold is released, and of what lies in baskets the node on
+    the deepest path is taken out, or the one that --wait or --path name. Questions stay open. --all drives what can go
+    on by itself, and leaves alone what waits for somebody.
 
     \b
     Examples:
       holdfast resume order-42
+      holdfast resume order-42 --wait w_7q2 --set vars.limit=10
       holdfast resume --all --db sqlite:////srv/shop/orders.db
       holdfast resume order-42 --code moved/shop.py
 
@@ -60,20 +87,28 @@ def command(
     Exit codes: 0 all completed, 1 one failed, 2 wrong usage, 3 one is suspended,
     4 one was cancelled, 130 interrupted.
     """
+    named = wait is not None or path is not None or bool(assignments)
     if bool(runs) == everything:
         raise UsageError("name the runs to resume, or say --all")
+    if (named or no_run) and (everything or len(runs or ()) != 1):
+        raise UsageError("--wait, --path, --set and --no-run go with one run that is named")
     settings.engine_numbers(lease_seconds=lease_seconds, grace_seconds=grace_seconds)
     url = settings.database_url(db)
     with databases.reading(db) as store:
         rows = _all(store, quiet) if everything else [databases.find(store, run) for run in dict.fromkeys(runs or ())]
         where = {row.run_no: locations(store, row) for row in rows if row.status not in RUN_TERMINAL}
         since = {row.run_no: row.last_seq for row in rows}
-        before = {row.run_no: _account(store, row) for row in rows} if not quiet else {}
+        before = {row.run_no: account_of(store, row) for row in rows} if not quiet else {}
+        word = _Word(requests.whoever(actor))
+        if named:
+            word.wait = None if wait is None else str(databases.find_wait(store, wait, rows[0].run_id).wait_id)
+            word.path, word.vars = path, _variables(store, rows[0], assignments or ())
     if not rows:
-        output.note("nothing to resume: every run has ended")
         if json:
             output.document([])
         return output.OK
+    if no_run:
+        return _only_end(url, rows[0].run_id, word, json)
     with output.only_json(json):
         loaded, missing = load(rows, where, code, url)
         if missing and not everything:
@@ -84,111 +119,103 @@ def command(
             return output.USAGE
         show_logs()
         tune()
-        resuming = _Resuming(loaded, before, everything, quiet)
+        resuming = _Resuming(loaded, before, None if everything else word, quiet)
         endings = drive(url, resuming.begin, json=json, quiet=quiet, since=since)
         exit_code = report(url, endings, json=json)
     return exit_code or (output.FAILED if missing else output.OK)
 
 
+class _Word(msgspec.Struct):
+    """What somebody lets go on."""
+
+    actor: str
+    wait: str | None = None
+    path: str | None = None
+    vars: dict[str, Any] = {}
+
+    def options(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+
+def _variables(store: Store, row: RunRow, assignments: Sequence[str]) -> dict[str, Any]:
+    """`vars.limit=3`: JSON if it is, else text; text where the variable is declared as text."""
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        if not assignment.startswith("vars."):
+            raise UsageError(f"--set {assignment!r}: a resume sets variables, vars.NAME=VALUE; edits are for fork")
+        inputs.put(found, assignment.removeprefix("vars."))
+    version = store.version(row.workflow, row.version)
+    if version is not None and found:
+        declared = definitions.decode(version.definition).variables
+        params = [definitions.Param(name=name, schema=schema) for name, schema in declared.items()]
+        inputs.keep_text(found, [text.removeprefix("vars.") for text in assignments], params)
+    return found
+
+
+def _only_end(url: str, run_id: str, word: _Word, json: bool) -> int:
+    """Let a run go on that others drive."""
+    with databases.reading(url) as store:
+        waits = {wait.wait_id: wait for wait in waits_of(store, databases.find(store, run_id))}
+    ended = requests.send(url, run_id, lambda run: run.resume(**word.options()))
+    said = "; ".join(_ended(waits.get(wait_id), wait_id) for wait_id in ended)
+    requests.tell(url, run_id, f"run {run_id}: {said or 'nothing waits to be resumed'}", json=json)
+    return output.OK
+
+
+def _ended(wait: Wait | None, wait_id: str) -> str:
+    """Which wait has ended, and how."""
+    if wait is None:
+        return f"resumed {wait_id}"
+    node = instance_text(wait.node or "?", wait.path or ".")
+    match wait.kind:
+        case "basket":
+            return f"took {node} out of the basket {wait.basket} ({wait_id})"
+        case "pause":
+            return f"the pause is over ({wait_id})"
+    return f"released {node} ({wait_id})"
+
+
 def _all(store: Store, quiet: bool) -> list[RunRow]:
-    """Unfinished runs, each with its children; those on hold wait for somebody's word."""
+    """Unfinished runs, each with its children; those that wait for somebody's word are left alone."""
     rows = store.runs(status=UNFINISHED, limit=ALL_MAX)
     numbers = {row.run_no for row in rows}
     mine = [row for row in rows if row.parent_no not in numbers]
-    held = [row for row in mine if row.hold is not None]
+    rest = resting(store, mine, databases.now()) - _with_mail(store)
+    driven = sorted((row for row in mine if row.run_no not in rest), key=lambda row: row.run_no)
     if not quiet:
+        held = [row for row in mine if row.hold is not None]
         for row in held:
             run_id = output.line(row.run_id)
             output.note(f"run {run_id} is on hold ({output.line(row.hold)}); `holdfast resume {run_id}` releases it")
-    return sorted((row for row in mine if row.hold is None), key=lambda row: row.run_no)
+        if len(rest) > len(held):
+            what = output.count(len(rest) - len(held), "run waits", "runs wait")
+            output.note(f"{what} for somebody from outside: `holdfast inbox`, `holdfast list --status suspended`")
+        if not driven:
+            output.note("nothing to resume: " + ("no other run is unfinished" if rest else "every run has ended"))
+    return driven
 
 
-def locations(store: Store, row: RunRow) -> list[CodeLocation]:
-    """Where the code of a run and of its unfinished children was when they began."""
-    found: dict[CodeLocation, None] = {}
-    family = store.runs(status=UNFINISHED, root_no=row.root_no, limit=1000)
-    for member in [row, *(m for m in family if m.run_no != row.run_no)]:
-        created: ev.RunCreated = ev.decode(*store.event_data(member.run_no, [1])[1])
-        if created.code is not None:
-            found[msgspec.convert(created.code, CodeLocation)] = None
-    return list(found)
-
-
-def load(
-    rows: Sequence[RunRow], locations: dict[int, list[CodeLocation]], code: str | None, url: str
-) -> tuple[list[RunRow], list[HoldfastError]]:
-    """Import what the runs need; the runs whose code is there, and why the others' is not."""
-    if code is not None:
-        load_file(code)
-    path = database_path(url)
-    database = None if path is None else str(path)
-    loaded: list[RunRow] = []
-    missing: list[HoldfastError] = []
-    tried: dict[CodeLocation, HoldfastError | None] = {}
-    for row in rows:
-        problem: HoldfastError | None = None
-        for location in locations.get(row.run_no, ()) if code is None else ():
-            if location not in tried:
-                tried[location] = _try(location, database)
-            problem = problem or tried[location]
-        if problem is None:
-            loaded.append(row)
-        else:
-            missing.append(MissingCode(f"run {row.run_id}: {problem.message}"))
-    return loaded, missing
-
-
-def _try(location: CodeLocation, database: str | None) -> HoldfastError | None:
-    try:
-        load_recorded(location, database)
-    except HoldfastError as error:
-        return error
-    return None
-
-
-class Account(msgspec.Struct):
-    """What of a run is kept, and what begins again."""
-
-    nodes: int = 0
-    steps: int = 0
-    again: list[str] = []
-    """Cut off while running: another attempt."""
-    onward: list[str] = []
-    """Left in order: the same attempt goes on."""
-
-
-def _account(store: Store, row: RunRow) -> Account:
-    account = Account()
-    if row.status in RUN_TERMINAL:
-        return account
-    for node in store.nodes(row.run_no):
-        name = node.node if node.path == "." else f"{node.node}@{node.path}"
-        if node.status == NodeStatus.COMPLETED:
-            account.nodes += 1
-        elif node.status == NodeStatus.RUNNING and node.scope is None:
-            account.again = [*account.again, f"{name} (attempt {node.attempt + 1})"]
-        elif node.status == NodeStatus.SUSPENDED:
-            account.onward = [*account.onward, name]
-    account.steps = len(store.events(row.run_no, types=("StepCompleted",)))
-    return account
+def _with_mail(store: Store) -> set[int]:
+    """Runs that nobody drives and that have something to do, such as mail that nobody has read yet."""
+    return {run_no for run_no, _, _ in store.claimable(limit=ALL_MAX)}
 
 
 class _Resuming:
-    """What is to be resumed."""
+    """What is to be resumed, and with which word; without one nothing is let go on that waits for one."""
 
-    def __init__(self, rows: Sequence[RunRow], before: dict[int, Account], everything: bool, quiet: bool) -> None:
+    def __init__(self, rows: Sequence[RunRow], before: dict[int, Account], word: _Word | None, quiet: bool) -> None:
         self.rows = rows
         self.before = before
-        self.everything = everything
+        self.word = word
         self.quiet = quiet
 
     async def begin(self, engine: Engine) -> Sequence[Run[Any]]:
-        if self.everything:  # one sweep, not one for each
+        if self.word is None:  # one sweep, not one for each
             engine.recovery.roots = None
             await engine.recovery.sweep()
             runs = [Run[Any](engine, row.run_id, row.run_no) for row in self.rows]
         else:
-            runs = [await engine.resume(row.run_id, actor="command line") for row in self.rows]
+            runs = [await self._let_go_on(engine, row, self.word) for row in self.rows]
         if not self.quiet and len(runs) <= SHOWN_MAX:
             for row, run in zip(self.rows, runs, strict=True):
                 output.note(driven_elsewhere(engine, run) or explain(row, self.before[row.run_no]))
@@ -196,29 +223,9 @@ class _Resuming:
             output.note(explain_all(self.rows, self.before))
         return runs
 
-
-def explain(row: RunRow, account: Account) -> str:
-    """What resuming a run means, in a sentence."""
-    name = f"run {output.line(row.run_id)}"
-    if row.status in RUN_TERMINAL:
-        return f"{name} has {row.status} already"
-    kept = [output.count(account.nodes, "node")] * bool(account.nodes)
-    kept += [output.count(account.steps, "step")] * bool(account.steps)
-    parts = [f"{' and '.join(kept)} reused" if kept else "nothing was completed yet"]
-    parts += [f"runs again: {_listed(account.again)}"] * bool(account.again)
-    parts += [f"goes on: {_listed(account.onward)}"] * bool(account.onward)
-    return f"resuming {name} ({output.line(row.workflow)} v{row.version}): {'; '.join(parts)}"
-
-
-def explain_all(rows: Sequence[RunRow], before: dict[int, Account]) -> str:
-    """The same for very many."""
-    accounts = [before[row.run_no] for row in rows]
-    nodes, steps = sum(a.nodes for a in accounts), sum(a.steps for a in accounts)
-    again = sum(len(a.again) for a in accounts)
-    reused = f"{output.count(nodes, 'node')} and {output.count(steps, 'step')} reused"
-    return f"resuming {output.count(len(rows), 'run')}: {reused}; {output.count(again, 'body', 'bodies')} run again"
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(output.line(name) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    async def _let_go_on(self, engine: Engine, row: RunRow, word: _Word) -> Run[Any]:
+        waits = {wait.wait_id: wait for wait in waits_of(engine.store, row)}
+        run, ended = await engine.go_on(row.run_id, **word.options())
+        for wait_id in ended if not self.quiet else ():
+            output.note(output.line(f"run {row.run_id}: {_ended(waits.get(wait_id), wait_id)}"))
+        return run

@@ -17,6 +17,7 @@ from holdfast.cli.reporting import report
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
+from holdfast.engine.waits import resting
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL
@@ -133,10 +134,11 @@ def driven_elsewhere(engine: Engine, run: Run[Any]) -> str:
 
 
 def left_alone(engine: Engine, root_no: int) -> int:
-    """Unfinished runs that no live engine drives, without those of this root."""
+    """Unfinished runs that no live engine drives and that wait for nobody, without those of this root."""
     dead = {row.engine for row in engine.lease.dead_engines(engine.clock.now())}
     rows = engine.store.runs(status=UNFINISHED, limit=COUNTED_MAX)
-    return sum(1 for row in rows if row.root_no != root_no and (row.engine is None or row.engine in dead))
+    others = [row for row in rows if row.root_no != root_no and (row.engine is None or row.engine in dead)]
+    return len(others) - len(resting(engine.store, others, engine.clock.now()))
 
 
 def _seconds(text: str) -> float:

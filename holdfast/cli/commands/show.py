@@ -9,14 +9,17 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import databases, output, reporting
+from holdfast.cli import databases, output, reporting, waiting
 from holdfast.cli.options import Branch, Db, Json, RunId
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.engine import reads
 from holdfast.engine.history import History
 from holdfast.engine.pasts import Past
+from holdfast.engine.paths import Paths, execution_paths
+from holdfast.engine.times import iso_or_none
 from holdfast.engine.versions import Versions
+from holdfast.engine.waits import only_outside_moves, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
@@ -31,6 +34,9 @@ NODES_MAX = 60
 def command(
     run: RunId,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Every node, however many there are.")] = False,
+    paths: Annotated[
+        bool, typer.Option("--paths", help="The run as execution paths: where each is, in which basket it lies.")
+    ] = False,
     branch: Branch = None,
     db: Db = None,
     json: Json = False,
@@ -40,6 +46,7 @@ def command(
     \b
     Examples:
       holdfast show order-42
+      holdfast show order-42 --paths
       holdfast show order --json | jq .result
       holdfast show order-42 --branch 1
     """
@@ -49,11 +56,27 @@ def command(
         if branch is not None:
             past = Past(store, History(store, Versions(store), row), branch)
             shown, row = past.as_store(), past.row
+        if paths:
+            _print_paths(execution_paths(shown, row), json)
+            return
         if json:
             output.document(reads.run_json(shown, row, full=True))
             return
         for text in describe(shown, row, 1_000_000 if everything else NODES_MAX, hints=branch is None):
             output.write(text)
+
+
+def _print_paths(found: Paths, json: bool) -> None:
+    if json:
+        output.document(found.as_json())
+        return
+    cells = []
+    for path in found.paths:
+        first = "resumed first" if path.name == found.pend_path else ""
+        plain = (path.name, path.status, path.step, path.response or "", path.basket or "", first)
+        cells.append([output.line(cell) for cell in plain])
+    for text in output.table(("PATH", "STATUS", "STEP", "RESPONSE", "BASKET", ""), cells):
+        output.write(text)
 
 
 def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -> list[str]:
@@ -66,8 +89,8 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
         lines += ["", *_failure(store, row, created, terminal)]
     if isinstance(terminal, ev.RunCancelled) and terminal.reason:
         lines.append(f"reason    {output.line(terminal.reason)}")
-    for wait in reads.waits_json(store, row):
-        lines.append(f"waits     {reporting.wait_text(wait)}")
+    for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
+        lines.append(f"waits     {waiting.line(wait, databases.now(), of_run=row.run_id)}")
     given = msgspec.json.decode(ev.decode(*store.event_data(row.run_no, [seq])[seq]).input)
     lines += ["", f"input     {_value(given)}"]
     if isinstance(terminal, ev.RunCompleted):
@@ -85,9 +108,9 @@ def _head(store: Store, row: RunRow) -> list[str]:
         end = row.finished_at or time.time_ns() // 1000
         took = f"  {output.duration((end - row.started_at) / 1_000_000)}"
     lines = [f"run {output.line(row.run_id)}  {output.line(row.workflow)} v{row.version}  {status}{took}"]
-    lines.append(f"created   {reads.iso_or_none(row.created_at)}")
+    lines.append(f"created   {iso_or_none(row.created_at)}")
     if row.finished_at is not None:
-        lines.append(f"finished  {reads.iso_or_none(row.finished_at)}")
+        lines.append(f"finished  {iso_or_none(row.finished_at)}")
     if row.branch > 1:
         lines.append(f"branch    {row.branch}; `{reporting.command('branches', row.run_id, store.url)}` draws them")
     if row.recoveries:
@@ -179,6 +202,10 @@ def _hint(store: Store, row: RunRow, created: ev.RunCreated) -> list[str]:
             *([f"  run it again: {again}"] if again else []),
             f"  read its journal: {reporting.command('events', row.run_id, url)}",
         ]
+    waits = only_outside_moves(store, row, databases.now()) if row.hold is None else None
+    if waits:
+        ways = waiting.commands(waits, reporting.database_option(url), alone=len(waits) == 1)
+        return [f"to go on: {ways[0]}"] if len(ways) == 1 else ["to go on:", *(f"  {way}" for way in ways)]
     if row.status not in RUN_TERMINAL and (row.hold is not None or databases.owner(store, row) is None):
         what = "it is on hold" if row.hold is not None else "nobody drives it now"
         return [f"{what}; to go on: {reporting.command('resume', row.run_id, url)}"]

@@ -20,6 +20,7 @@ from copy import copy
 from holdfast.engine.doctor import comparing, legality
 from holdfast.engine.doctor.violations import Repair, Violation, violation
 from holdfast.engine.history import entry_of
+from holdfast.engine.register import Register
 from holdfast.engine.rows import node_row
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, HoldfastError
@@ -31,6 +32,8 @@ from holdfast.store.api import EventRow, Evidence, NodeRow
 
 Instance = tuple[str, str, int]
 """(node, path, visit)"""
+Pended = tuple[str, int]
+"""(mode, seq of the event that says so)"""
 
 
 class Audit:
@@ -70,10 +73,7 @@ class Audit:
         self.opened: dict[int, Branch] = {}
         """Those that this run opened itself."""
         self._begin(plan)
-        self.waits: dict[str, ev.Entry] = {}
-        """Every wait that was ever opened."""
-        self.timers: dict[str, tuple[str, int, int]] = {}
-        """Every timer that was ever set: status, when it is due, branch."""
+        self.register = Register()
         self.settled: dict[str, str] = {}
         """Message id to the event that settled it, on any branch."""
 
@@ -92,6 +92,8 @@ class Audit:
         """When the running attempt began, by seq."""
         self.steps: dict[Instance, set[tuple[str, int, str]]] = {}
         """Calls that a body has remembered."""
+        self.pended: dict[Instance, Pended] = {}
+        """Instances whose body has ended, and that lie in a basket or have just been taken out of it."""
         self.messages: dict[str, str] = {}
         """Message id to the event that settled it on this line."""
 
@@ -117,7 +119,8 @@ class Audit:
         other.instances = dict(self.instances)
         other.started = dict(self.started)
         other.steps = {key: set(steps) for key, steps in self.steps.items()}
-        other.waits, other.timers = dict(self.waits), dict(self.timers)
+        other.pended = dict(self.pended)
+        other.register = self.register.copy()
         other.messages, other.settled = dict(self.messages), dict(self.settled)
         other.opened = dict(self.opened)
         return other

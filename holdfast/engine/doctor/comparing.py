@@ -3,7 +3,7 @@
 Owns: what every row of the state tables must say, given an audit, and which ones say something else.
 Never: changes the audit or the rows (repairs.py writes what `expected_*` tell).
 
-Columns of the lease and of holds are not part of the fold. Of a wait or timer that is over only that it is over is
+Columns of the lease and of holds are not part of the fold. Of a wait or timer that is over only how it ended is
 compared, beside what was known when it began: what else its row says depends on how its events were committed together.
 """
 
@@ -24,7 +24,6 @@ from holdfast.store.api import BranchRow, Evidence, NodeRow, RunRow, TimerRow, W
 if TYPE_CHECKING:
     from holdfast.engine.doctor.audit import Audit
 
-_encode = msgspec.json.Encoder().encode
 _fold = msgspec.json.Decoder(Fold).decode
 
 Key = tuple[str, str, int]
@@ -67,40 +66,12 @@ def expected_nodes(audit: Audit) -> dict[Key, NodeRow]:
 
 def expected_waits(audit: Audit) -> dict[str, WaitRow]:
     """The rows of all waits that this run ever opened."""
-    rows: dict[str, WaitRow] = {}
-    for wait_id, entry in audit.waits.items():
-        if entry.seq <= audit.shared_until:
-            continue  # the row is with the run that this one was forked from
-        e = entry.event
-        is_open = audit.state.waits.get(wait_id)
-        data = {"call": e.call, "about": e.about, "child": None if is_open is None else is_open.child}
-        rows[wait_id] = WaitRow(
-            run_no=audit.run_no,
-            wait_id=wait_id,
-            kind=e.kind,
-            node=entry.node,
-            path=entry.path,
-            visit=entry.visit,
-            branch=entry.branch,
-            status="closed" if is_open is None else "open",
-            since=entry.at,
-            until=e.until,
-            data=_encode(data),
-        )
-    return rows
+    return audit.register.wait_rows(audit.state, audit.shared_until)
 
 
 def expected_timers(audit: Audit) -> dict[str, TimerRow]:
-    """The rows of all timers that were ever set."""
-    rows: dict[str, TimerRow] = {}
-    for timer, (status, due_at, branch) in audit.timers.items():
-        due = audit.state.timers.get(timer)
-        if due is not None:
-            rows[timer] = TimerRow(audit.run_no, timer, due, branch, "set")
-        else:
-            over = "cancelled" if status == "set" else status  # a branch left it behind
-            rows[timer] = TimerRow(audit.run_no, timer, due_at, branch, over)
-    return rows
+    """The rows of all timers that this run ever set."""
+    return audit.register.timer_rows(audit.state, audit.shared_until)
 
 
 # --- what they are -------------------------------------------------------------------------------------------------
@@ -164,7 +135,7 @@ def _waits(audit: Audit, rows: Sequence[WaitRow]) -> Iterator[Violation]:
             yield _wrong(audit, "I5", what, means=Repair.REBUILD)
             continue
         if wanted.status == "closed":
-            wanted = wanted._replace(data=row.data)
+            wanted = wanted._replace(data=row.data, basket=row.basket, assignee=row.assignee)
         if row != wanted:
             yield from _columns(audit, f"wait {wait_id}", row, wanted, (row.node, row.path, row.visit))
 
@@ -208,7 +179,11 @@ def _messages(audit: Audit, evidence: Evidence) -> Iterator[Violation]:
         elif row.status != wanted:
             yield _wrong(audit, "I24", f"message {message_id} was taken, and its row says {row.status}")
     for row in evidence.messages:
-        if row.status == "consumed" and row.message_id not in audit.settled:
+        if row.status == "held" and row.kind != "signal":
+            yield _wrong(audit, "I24", f"message {row.message_id} is a {row.kind}, and is kept like a signal")
+        # a signal is given back when the run goes on from before it was received; nothing else is taken twice
+        settled = audit.messages if row.kind == "signal" else audit.settled
+        if row.status == "consumed" and row.message_id not in settled:
             yield _wrong(audit, "I24", f"message {row.message_id} counts as consumed, and no event consumed it")
 
 

@@ -122,33 +122,50 @@ def _scheduled(audit: Audit, entry: ev.Entry, e: ev.NodeScheduled) -> Afterwards
         if e.attempt != 1:
             audit.report("I12", f"{_name(entry)} begins with attempt {e.attempt} instead of 1", entry)
         return _undo_in_order if entry.node is not None and entry.node.endswith(UNDO) else _ready
-    if e.attempt not in (ns.attempt, ns.attempt + 1):
+    mode, _ = audit.pended.pop(_key(entry), ("", 0))
+    if mode == "next":
+        audit.report("I11", f"{_name(entry)} had completed and lay in a basket, and is to run again", entry)
+    if e.attempt not in ((ns.attempt, ns.attempt + 1) if _may_repeat(ns, mode) else (ns.attempt + 1,)):
         audit.report("I12", f"attempt {e.attempt} of {_name(entry)} follows attempt {ns.attempt}", entry)
     if ns.status is NodeStatus.FAILED:
         allowed = (ns.plan.definition.retry or NO_RETRY).attempts
         if ns.failures >= allowed:
             audit.report("I12", f"{_name(entry)} is tried again after {ns.failures} of {allowed} failures", entry)
-    if ns.status is NodeStatus.RUNNING and e.attempt > ns.attempt and ns.plan.body is None:
+    if ns.status is NodeStatus.RUNNING and e.attempt > ns.attempt and ns.plan.body is None and mode != "error":
         began = audit.started.get((ns.node, ns.path, ns.visit), 0)
         if audit.taken_over_at < began:
             audit.report("I12", f"attempt {ns.attempt} of {_name(entry)} was given up though nothing cut it off", entry)
     return None
 
 
+def _may_repeat(ns: NodeState, mode: str) -> bool:
+    """Whether an instance may be scheduled with the attempt that it had: it has not begun, it was left in an orderly
+    way while a part of it waited, or it ended with the wish to run again."""
+    return ns.status is NodeStatus.SCHEDULED or bool(ns.waits) or mode == "same"
+
+
 def _started(audit: Audit, entry: ev.Entry, e: ev.NodeStarted) -> None:
     ns = _instance(audit, entry)
     _not_after_closing(audit, entry)
+    if audit.state.fold.paused:
+        audit.report("I20", f"{_name(entry)} was begun by event {entry.seq} while the run was paused", entry)
     _same_attempt(audit, entry, ns, e.attempt)
     for param, seq, _ in e.inputs:
         if not 0 <= seq < entry.seq:
             audit.report("I31", f"{_name(entry)} was given {param} from event {seq}, which comes later", entry)
-    if entry.node is not None and entry.path is not None:
-        audit.started[entry.node, entry.path, entry.visit] = entry.seq
+    audit.started[_key(entry)] = entry.seq
 
 
 def _completed(audit: Audit, entry: ev.Entry, e: ev.NodeCompleted) -> None:
     ns = _instance(audit, entry)
     _same_attempt(audit, entry, ns, e.attempt)
+    pended = audit.pended.get(_key(entry))
+    if e.pended_at is not None and pended != ("next", e.pended_at):
+        what = f"{_name(entry)} completed with what event {e.pended_at} holds, and did not end there"
+        audit.report("I31", what, entry)
+    elif e.pended_at is None and pended is not None:
+        what = f"{_name(entry)} had ended and lay in a basket, and event {entry.seq} ends it once more"
+        audit.report("I11", what, entry)
     _forget_attempt(audit, entry)
     counters = None if ns is None else ns.counters
     if counters is not None and counters.count is not None and len(counters.done) != counters.count:
@@ -160,6 +177,28 @@ def _failed(audit: Audit, entry: ev.Entry, e: ev.NodeFailed) -> None:
     _same_attempt(audit, entry, ns, e.attempt)
     if not e.retryable:
         _forget_attempt(audit, entry)
+
+
+def _node_suspended(audit: Audit, entry: ev.Entry, e: ev.NodeSuspended) -> None:
+    ns = _instance(audit, entry)
+    waits = [audit.state.waits.get(wait_id) for wait_id in e.waits]
+    if None in waits:
+        audit.report("I31", f"{_name(entry)} is suspended with a wait that is not open", entry)
+    if (ns is not None and ns.status is NodeStatus.FAILED) != (e.mode == "error"):
+        what = (
+            f"{_name(entry)} failed, and is suspended"
+            if e.mode != "error"
+            else f"{_name(entry)} did not fail, and lies"
+        )
+        audit.report("I12", f"{what} as {e.mode or 'waiting'!r} by event {entry.seq}", entry)
+    if e.mode in ("next", "same", "error"):
+        if not any(wait is not None and wait.kind == "basket" and wait.basket == e.basket for wait in waits):
+            audit.report("I20", f"{_name(entry)} ended into basket {e.basket!r}, and nobody could find it there", entry)
+        audit.pended[_key(entry)] = (e.mode, entry.seq)
+    elif not e.waits and e.mode != "stop":
+        audit.report("I20", f"{_name(entry)} is suspended, and waits for nothing", entry)
+    if e.forgets:
+        audit.steps.pop(_key(entry), None)
 
 
 def _over(audit: Audit, entry: ev.Entry, e: Any) -> None:
@@ -186,9 +225,9 @@ def _same_attempt(audit: Audit, entry: ev.Entry, ns: NodeState | None, attempt: 
 
 
 def _forget_attempt(audit: Audit, entry: ev.Entry) -> None:
-    key: Any = (entry.node, entry.path, entry.visit)
-    audit.started.pop(key, None)
-    audit.steps.pop(key, None)
+    audit.started.pop(_key(entry), None)
+    audit.steps.pop(_key(entry), None)
+    audit.pended.pop(_key(entry), None)
 
 
 def _not_after_closing(audit: Audit, entry: ev.Entry) -> None:
@@ -245,8 +284,7 @@ def _undo_in_order(audit: Audit, entry: ev.Entry) -> None:
 
 def _step(audit: Audit, entry: ev.Entry, e: ev.StepCompleted) -> None:
     _inside_body(audit, entry, e)
-    key: Any = (entry.node, entry.path, entry.visit)
-    known = audit.steps.setdefault(key, set())
+    known = audit.steps.setdefault(_key(entry), set())
     call = (e.scope, e.position, e.digest)
     if call in known:
         audit.report("I11", f"step {e.name} of {_name(entry)} was recorded a second time by event {entry.seq}", entry)
@@ -266,53 +304,68 @@ def _inside_body(audit: Audit, entry: ev.Entry, e: Any) -> None:
 
 
 def _wait_opened(audit: Audit, entry: ev.Entry, e: ev.WaitOpened) -> None:
-    _instance(audit, entry)
-    if e.wait_id in audit.waits:
+    if (entry.node is None) != (e.kind == "pause"):
+        whose = "belongs to no node" if entry.node is None else f"belongs to {_name(entry)}"
+        audit.report("I31", f"wait {e.wait_id} is a {e.kind} and {whose}", entry)
+    elif e.call:
+        _inside_body(audit, entry, e)
+    elif entry.node is not None:
+        _instance(audit, entry)
+    if e.kind == "pause" and audit.state.fold.paused:
+        audit.report("I33", f"the run is paused a second time by event {entry.seq}", entry)
+    if e.wait_id in audit.register.opened:
         audit.report("I33", f"wait {e.wait_id} is opened a second time by event {entry.seq}", entry)
-    audit.waits.setdefault(e.wait_id, entry)
+    audit.register.note(entry)
 
 
 def _wait_closed(audit: Audit, entry: ev.Entry, e: ev.WaitClosed) -> None:
     if e.wait_id not in audit.state.waits:
-        if e.wait_id in audit.waits:
+        if e.wait_id in audit.register.opened:
             audit.report("I33", f"wait {e.wait_id} is closed a second time by event {entry.seq}", entry)
         else:
             audit.report("I31", f"event {entry.seq} closes wait {e.wait_id}, which was never opened", entry)
+    audit.register.note(entry)
+
+
+def _run_edited(audit: Audit, entry: ev.Entry, e: ev.RunEdited) -> None:
+    wait_id = e.after.get("wait_id") if isinstance(e.after, dict) else None
+    if wait_id is not None and wait_id not in audit.state.waits:
+        audit.report("I31", f"event {entry.seq} changes wait {wait_id}, which is not open", entry)
 
 
 def _timer_set(audit: Audit, entry: ev.Entry, e: ev.TimerSet) -> None:
     if e.timer in audit.state.timers:
         audit.report("I30", f"timer {e.timer} is set a second time by event {entry.seq}", entry)
-    if not audit.replaying:
-        audit.timers[e.timer] = ("set", e.due_at, entry.branch)
+    audit.register.note(entry)
 
 
 def _timer_fired(audit: Audit, entry: ev.Entry, e: ev.TimerFired) -> None:
-    due_at = _timer_over(audit, entry, e.timer, "fired")
+    due_at = _timer_over(audit, entry, e.timer)
     if due_at is not None and entry.at + audit.early_micros < due_at:
         early = (due_at - entry.at) / 1_000_000
         audit.report("I30", f"timer {e.timer} fired {early:g} s before it was due", entry)
 
 
 def _timer_cancelled(audit: Audit, entry: ev.Entry, e: ev.TimerCancelled) -> None:
-    _timer_over(audit, entry, e.timer, "cancelled")
+    _timer_over(audit, entry, e.timer)
 
 
-def _timer_over(audit: Audit, entry: ev.Entry, timer: str, status: str) -> int | None:
+def _timer_over(audit: Audit, entry: ev.Entry, timer: str) -> int | None:
     due_at = audit.state.timers.get(timer)
     if due_at is None:
-        if timer in audit.timers:
+        if timer in audit.register.timers:
             audit.report("I30", f"timer {timer} ends a second time with event {entry.seq}", entry)
         else:
             audit.report("I31", f"event {entry.seq} ends timer {timer}, which was never set", entry)
-    if timer in audit.timers and not audit.replaying:  # else it is another run's, whose history this one shares
-        audit.timers[timer] = (status, due_at or 0, entry.branch)
+    audit.register.note(entry)
     return due_at
 
 
 def _message(audit: Audit, entry: ev.Entry, e: Any) -> None:
     if e.message_id in audit.messages:
         audit.report("I24", f"message {e.message_id} is taken a second time by event {entry.seq}", entry)
+    if type(e) is ev.MessageConsumed and e.kind == "signal" and entry.node is None:
+        audit.report("I24", f"signal {e.message_id} is taken by event {entry.seq}, and nobody received it", entry)
     if entry.seq > audit.shared_until:
         audit.messages[e.message_id] = audit.settled[e.message_id] = _kind(entry)
 
@@ -333,6 +386,10 @@ def _kind(entry: ev.Entry) -> str:
     return type(entry.event).__name__
 
 
+def _key(entry: ev.Entry) -> tuple[str, str, int]:
+    return entry.node or "", entry.path or "", entry.visit
+
+
 def _name(entry: ev.Entry) -> str:
     visit = f"#{entry.visit}" if entry.visit != 1 else ""
     return f"{entry.node}@{entry.path}{visit}" if entry.path != "." or visit else str(entry.node)
@@ -345,11 +402,13 @@ _CHECKS: dict[type[Any], Callable[[Audit, ev.Entry, Any], Afterwards | None]] = 
     ev.RetryRequested: _requested,
     ev.RunTakenOver: _taken_over,
     ev.RunSuspended: _suspended,
+    ev.RunEdited: _run_edited,
     ev.RunCompleted: _ended,
     ev.RunFailed: _ended,
     ev.RunCancelled: _ended,
     ev.NodeScheduled: _scheduled,
     ev.NodeStarted: _started,
+    ev.NodeSuspended: _node_suspended,
     ev.NodeCompleted: _completed,
     ev.NodeFailed: _failed,
     ev.NodeSkipped: _over,

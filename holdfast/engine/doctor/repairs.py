@@ -170,12 +170,12 @@ class Repairs:
                 remove_lock(known)
             return f"freed {freed} run(s) of engine {engine}, which is gone"
         row = self._store.run_by_no(run_no)
-        if row is None or not self._store.release(run_no, row.token):
+        if row is None or not self._store.release([(run_no, row.token)]):
             return f"run number {run_no} has no owner any more"
         return f"run {row.run_id}: took its lease from engine {engine}"
 
     def _deliver(self, row: RunRow, child: str) -> str:
-        self._store.send(report_of_end(self._store, child, row.run_no, self._now))
+        self._store.send([report_of_end(self._store, child, row.run_no, self._now)])
         return f"run {row.run_id}: told it that {child} has ended"
 
     def _recover_run(self, row: RunRow) -> str:

@@ -51,8 +51,8 @@ class CheckingConformance(Suite):
         ]
         timers = [TimerRow(one, "t1", 9, 1, "set"), TimerRow(one, "t2", 9, 1, "fired")]
         assert refusals(store, step(one, nodes=nodes, waits=waits, timers=timers)) == [None]
-        store.send(message("m1", one))
-        store.send(message("m2", other))
+        store.send([message("m1", one)])
+        store.send([message("m2", other)])
         found = store.evidence(one)
         assert found.run == store.run_by_no(one)
         assert found.complete
@@ -125,7 +125,7 @@ class CheckingConformance(Suite):
         events = [event_row(no, 1, "RunSuspended")]
         self.put(store, suspended, events=events)
         assert self.found(store) == {"stuck": [no]}
-        store.send(message("m1", no))
+        store.send([message("m1", no)])
         assert self.found(store) == {}
 
     def test_a_wait_with_an_end_needs_its_timer(self, store: Store) -> None:
@@ -144,7 +144,7 @@ class CheckingConformance(Suite):
         self.put(store, ended(no + 1, parent_no=no, root_no=no))
         assert self.found(store) == {"wait_for_ended_child": [no]}
         payload = f'{{"child":"run_{no + 1}"}}'.encode()
-        store.send(MessageRow("m1", no, "child_ended", payload, 5))
+        store.send([MessageRow("m1", no, "child_ended", payload, 5)])
         assert self.found(store) == {}
 
     def test_a_child_outlives_a_failed_parent_only_when_it_was_asked_to_stop(self, store: Store) -> None:
@@ -154,7 +154,7 @@ class CheckingConformance(Suite):
         child = run_row(no + 1, parent_no=no, root_no=no, fold=fold, engine=None, head_hash=b"hash1")
         self.put(store, child, events=[event_row(no + 1, 1)])
         assert self.found(store) == {"child_of_ended": [no + 1]}
-        store.send(MessageRow("m1", no + 1, "cancel", b"{}", 5))
+        store.send([MessageRow("m1", no + 1, "cancel", b"{}", 5)])
         assert self.found(store) == {}
 
     def test_what_was_left_alone_depends_on_when(self, store: Store) -> None:
@@ -236,7 +236,7 @@ class CheckingConformance(Suite):
     def test_a_rebuild_does_nothing_when_somebody_owns_the_run_or_was_quicker(self, store: Store) -> None:
         owned, moved = make_runs(store, 2)
         assert not store.rebuild(self.rebuilt(owned, 1))
-        store.release(moved, 1)
+        store.release([(moved, 1)])
         assert not store.rebuild(self.rebuilt(moved, 7))
         assert store.nodes(owned) == store.nodes(moved) == []
 
@@ -250,8 +250,8 @@ class CheckingConformance(Suite):
 
     def test_mail_of_a_finished_run_is_refused_and_that_of_others_is_not(self, store: Store) -> None:
         done, alive = make_runs(store, 2)
-        store.send(message("m1", done))
-        store.send(message("m2", alive))
+        store.send([message("m1", done)])
+        store.send([message("m2", alive)])
         assert refusals(store, step(done, change=change(2, status="completed", finished_at=9, engine=None))) == [None]
         assert [s.found for s in store.suspects("message_of_end", done, alive)] == ["m1"]
         assert (store.close_inbox(done), store.close_inbox(alive), store.close_inbox(alive + 9)) == (1, 0, 0)

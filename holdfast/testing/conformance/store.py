@@ -273,10 +273,10 @@ class StoreConformance(Suite):
 
     def test_a_message_is_new_then_duplicate_then_conflict(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
-        assert store.send(message("m", no)) == "new"
-        assert store.send(message("m", no)) == "duplicate"
-        assert store.send(message("m", no, b"2")) == "conflict"
-        assert store.send(message("n", 999)) == "unknown_run"
+        assert store.send([message("m", no)]) == ["new"]
+        assert store.send([message("m", no)]) == ["duplicate"]
+        assert store.send([message("m", no, b"2")]) == ["conflict"]
+        assert store.send([message("n", 999)]) == ["unknown_run"]
         stored = store.message("m")
         assert stored is not None
         assert stored.payload == b"1"
@@ -285,21 +285,21 @@ class StoreConformance(Suite):
 
     def test_a_run_that_ends_leaves_no_message_open_and_takes_no_further_one(self, store: Store) -> None:
         sender, receiver = make_runs(store, 2)
-        store.send(message("early", receiver))
+        store.send([message("early", receiver)])
         end = change(2, status="completed", engine=None, finished_at=9)
         assert refusals(store, step(receiver, change=end, ends=True)) == [None]
         stored = store.message("early")
         assert stored is not None
         assert (stored.status, stored.outcome is not None) == ("dead", True)
-        assert store.send(message("late", receiver)) == "finished"
+        assert store.send([message("late", receiver)]) == ["finished"]
         assert refusals(store, step(sender, messages=[message("report", receiver)])) == [None]
         assert store.new_messages() == store.new_messages([receiver]) == []
 
     def test_messages_come_in_order_of_arrival(self, store: Store) -> None:
         first, second = make_runs(store, 2)
         for name in ("z", "a", "m"):
-            store.send(message(name, first))
-            store.send(message(name + "2", second))
+            store.send([message(name, first)])
+            store.send([message(name + "2", second)])
         assert [m.message_id for m in store.new_messages([first])] == ["z", "a", "m"]
         both = store.new_messages([first, second])
         assert [m.message_id for m in both] == ["z", "z2", "a", "a2", "m", "m2"]
@@ -307,7 +307,7 @@ class StoreConformance(Suite):
 
     def test_an_outcome_lands_with_its_events_or_not_at_all(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
-        store.send(message("m", no))
+        store.send([message("m", no)])
         outcome = MessageOutcome("m", "consumed", b'"applied"')
         assert refusals(store, step(no, token=5, outcomes=[outcome])) == ["fenced"]
         assert [m.message_id for m in store.new_messages([no])] == ["m"]
@@ -316,11 +316,11 @@ class StoreConformance(Suite):
         assert stored is not None
         assert (stored.status, stored.outcome) == ("consumed", b'"applied"')
         assert store.new_messages([no]) == []
-        assert store.send(message("m", no)) == "duplicate"
+        assert store.send([message("m", no)]) == ["duplicate"]
 
     def test_a_held_message_is_not_new(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
-        store.send(message("m", no))
+        store.send([message("m", no)])
         held = MessageOutcome("m", "held", None)
         assert refusals(store, step(no, outcomes=[held], change=change(2, status="suspended", engine=None))) == [None]
         assert store.new_messages([no]) == store.new_messages() == []
@@ -337,9 +337,9 @@ class StoreConformance(Suite):
 
     def test_new_messages_of_nobody_are_those_of_runs_without_owner(self, store: Store) -> None:
         owned, free = make_runs(store, 2)
-        assert store.release(free, 1)
-        store.send(message("a", owned))
-        store.send(message("b", free))
+        assert store.release([(free, 1)])
+        store.send([message("a", owned)])
+        store.send([message("b", free)])
         assert [m.message_id for m in store.new_messages()] == ["b"]
 
     # --- leases ---
@@ -358,11 +358,11 @@ class StoreConformance(Suite):
 
     def test_a_claim_refuses_what_the_old_owner_still_sends(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
-        assert store.release(no, 1)
-        assert not store.release(no, 1)
+        assert store.release([(no, 1)])
+        assert not store.release([(no, 1)])
         assert [row.token for row in store.claim("two", [no])] == [2]
         assert refusals(store, step(no, token=1)) == ["fenced"]
-        assert not store.release(no, 1)
+        assert not store.release([(no, 1)])
         assert not store.set_hold(no, 1, "x")
         assert refusals(store, step(no, token=2, change=change(2, engine="two"))) == [None]
 
@@ -409,7 +409,7 @@ class StoreConformance(Suite):
     def test_a_hold_keeps_a_run_from_being_claimed_until_it_is_lifted(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
         assert store.set_hold(no, 1, "recoveries")
-        store.release(no, 1)
+        store.release([(no, 1)])
         assert store.claimable() == []
         assert store.claim("two", [no]) == []
         assert store.set_hold(no, 1, None)
@@ -424,7 +424,7 @@ class StoreConformance(Suite):
         (held,) = make_runs(store, 1, engine=None, status="suspended", hold="x")
         (high,) = make_runs(store, 1, engine=None, priority=5, status="recovering", root_no=low, parent_no=low)
         for no in (mail, held):
-            store.send(message(f"m{no}", no))
+            store.send([message(f"m{no}", no)])
         assert [no for no, _, _ in store.claimable()] == [high, low, mail]
         assert [no for no, _, _ in store.claimable(limit=2)] == [high, low]
         assert [no for no, _, _ in store.claimable(root_no=low)] == [high, low]
@@ -485,6 +485,31 @@ class StoreConformance(Suite):
         assert store.open_waits([no]) == waits[1:]
         assert store.open_waits([]) == []
 
+    def test_waits_for_children_that_have_ended_are_found_page_by_page(self, store: Store) -> None:
+        (alive,) = make_runs(store, 1)
+        (ended,) = make_runs(store, 1, status="failed", engine=None)
+
+        def waits(no: int, *children: int) -> list[WaitRow]:
+            data = [f'{{"child":"run_{child}"}}'.encode() for child in children]
+            return [WaitRow(no, f"w{i}", "child", "a", ".", 1, 1, "open", 5, None, d) for i, d in enumerate(data)]
+
+        parents = make_runs(store, 5)
+        group = [step(no, change=change(2, status="suspended", engine=None)) for no in parents]
+        for commit, children in zip(group, ([alive], [ended, alive], [alive, alive], [ended], [ended]), strict=True):
+            commit.waits = waits(commit.run_no, *children)
+        group[3].change = change(2)  # somebody drives it
+        assert refusals(store, *group) == [None] * 5
+        lost = [(parents[1], f"run_{ended}"), (parents[4], f"run_{ended}")]
+        assert store.waits_for_ended() == (lost, 0)
+        pages = [store.waits_for_ended(0, 2)]  # the waits of one run are never cut in two
+        while pages[-1][1]:
+            pages.append(store.waits_for_ended(pages[-1][1], 2))
+        assert [found for page, _ in pages for found in page] == lost
+        assert [go_on for _, go_on in pages] == [parents[1], parents[2], parents[4], 0]
+        closed = waits(parents[1], ended)[0]._replace(status="closed")
+        assert refusals(store, step(parents[1], 2, change=change(3, engine=None), waits=[closed])) == [None]
+        assert store.waits_for_ended() == (lost[1:], 0)
+
     def test_timers_are_due_only_where_the_run_could_be_claimed(self, store: Store) -> None:
         (free,) = make_runs(store, 1)
         (owned,) = make_runs(store, 1)
@@ -504,10 +529,42 @@ class StoreConformance(Suite):
         assert store.due_timers(20, 10, ["order"]) == [soon]
         assert store.due_timers(1000, 10, ["order"]) == [soon, late]
         assert store.due_timers(1000, 1, ["order"]) == [soon]
+        assert store.due_timers(1000, 1, ["order"], after=soon) == [late]
+        assert store.due_timers(1000, 1, ["order"], after=late) == []
         fired = [soon._replace(status="fired"), late._replace(due_at=95)]
         assert refusals(store, step(free, 2, change=change(3, engine=None), timers=fired)) == [None]
         assert store.set_timers([free, owned]) == [TimerRow(owned, "t", 5, 1, "set"), late._replace(due_at=95)]
         assert store.next_timer() == 95
+
+    def test_timers_due_at_the_same_time_come_page_by_page(self, store: Store) -> None:
+        numbers = make_runs(store, 5)
+        timers = [TimerRow(no, name, 20, 1, "set") for no in numbers for name in ("a", "b")]
+        released = change(2, status="suspended", engine=None)
+        group = [step(no, change=released, timers=[t for t in timers if t.run_no == no]) for no in numbers]
+        assert refusals(store, *group) == [None] * 5
+        pages = [store.due_timers(20, 3, ["order"])]
+        while pages[-1]:
+            pages.append(store.due_timers(20, 3, ["order"], after=pages[-1][-1]))
+        assert [len(page) for page in pages] == [3, 3, 3, 1, 0]
+        assert [timer for page in pages for timer in page] == timers
+
+    def test_what_runs_are_runs_of(self, store: Store) -> None:
+        first, second = make_runs(store, 2)
+        found = sorted(store.workflows_of([second, first, second + 100]))
+        assert found == [(first, first, "order", 1), (second, second, "order", 1)]
+        assert store.workflows_of([]) == []
+
+    def test_journals_and_payloads_of_many_runs_in_one_read(self, store: Store) -> None:
+        first, second, third = make_runs(store, 3)
+        for no in (first, second):
+            events = [event_row(no, seq, "A" if seq % 2 else "B", b"%d" % seq) for seq in range(2, 6)]
+            assert refusals(store, step(no, events=events, change=change(5))) == [None]
+        found = store.events_of([(second, 3), (first, 0), (third, 0)], ["A"])
+        assert {no: [e.seq for e in events] for no, events in found.items()} == {first: [3, 5], second: [5], third: []}
+        assert found[second] == store.events(second, 3, types=["A"])
+        assert store.events_of([], ["A"]) == {}
+        data = store.event_data_of([(second, 4), (first, 3), (third, 9)])
+        assert data == {(second, 4): ("B", b"4"), (first, 3): ("A", b"3")}
 
     def test_events_by_page_and_by_type(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
@@ -558,13 +615,13 @@ class StoreConformance(Suite):
     def test_a_run_that_has_ended_takes_only_what_opens_a_branch_and_can_then_be_claimed(self, store: Store) -> None:
         (run_no,) = make_runs(store, 1)
         early = MessageRow("m_early", run_no, "retry", b"{}", 50)
-        assert store.send(early) == "new"
+        assert store.send([early]) == ["new"]
         ending = step(run_no, change=change(2, status="failed", engine=None), ends=True)
         assert refusals(store, ending) == [None]
         assert [m.message_id for m in store.new_messages()] == ["m_early"], "it may still open a branch"
-        assert store.send(message("m_signal", run_no)) == "finished"
+        assert store.send([message("m_signal", run_no)]) == ["finished"]
         for kind in sorted(OPENS_BRANCH):
-            assert store.send(MessageRow(f"m_{kind}", run_no, kind, b"{}", 50)) == "new"
+            assert store.send([MessageRow(f"m_{kind}", run_no, kind, b"{}", 50)]) == ["new"]
         assert [no for no, _, _ in store.claimable()] == [run_no]
         assert [row.run_no for row in store.claim("two", [run_no])] == [run_no]
 
@@ -581,6 +638,9 @@ class StoreConformance(Suite):
         assert store.event_data(fork, [2, 5]) == {2: ("NodeStarted", b"2"), 5: ("NodeStarted", b"5")}
         assert store.event_data(nested, [2, 3]) == {2: ("NodeStarted", b"2"), 3: ("RunCreated", b"3")}
         assert [e.seq for e in store.events(origin)] == list(range(1, 7)), "the origin is not touched"
+        together = store.events_of([(origin, 4), (fork, 2), (nested, 0)], ["RunCreated", "NodeStarted"])
+        assert together == {origin: store.events(origin, 4), fork: store.events(fork, 2), nested: store.events(nested)}
+        assert store.event_data_of([(fork, 2), (fork, 5)]) == {(fork, 5): ("NodeStarted", b"5")}
 
     @staticmethod
     def _forks(store: Store) -> tuple[int, int, int]:
@@ -698,7 +758,7 @@ class StoreConformance(Suite):
             ends: list[str | None] = []
             for seq in range(1, 6):
                 ends += refusals(store, step(no, seq, nodes=[node_row(no, f"n{seq}")]))
-                assert store.send(message(f"m{no}-{seq}", no)) == "new"
+                assert store.send([message(f"m{no}-{seq}", no)]) == ["new"]
                 assert len(store.events(no)) == seq + 1
                 assert len(store.nodes(no)) == len(store.new_messages([no])) == seq
             return ends

@@ -55,6 +55,8 @@ class Effects:
         self.orchestrating: set[tuple[str, str]] = set()
         """Bodies that were seen to make remembered calls."""
         self._normal: Counter[Instance] = Counter()
+        self._normal_repeats: Counter[Instance] = Counter()
+        """How often an attempt is run again on purpose: a node that pended itself with `rerun`."""
         self._normal_calls: Counter[tuple[Any, ...]] = Counter()
         self.begin()
 
@@ -66,8 +68,9 @@ class Effects:
     def take_as_normal(self) -> None:
         """This schedule was undisturbed: what it did is what has to be done."""
         self._normal = Counter({instance: len(lives) for instance, lives in self.executions.items()})
+        self._normal_repeats = Counter({instance: _repeats(lives) for instance, lives in self.executions.items()})
         self._normal_calls = Counter((c.callable, c.instance, c.arguments) for c in self.calls)
-        self._note_orchestrating()
+        self.note_orchestrating()
 
     def digest(self) -> tuple[Any, ...]:
         """What the world outside knows, for telling two states apart."""
@@ -79,8 +82,9 @@ class Effects:
     async def run(self, execution: Execution, make: Callable[[], Awaitable[R]]) -> R:
         if not self._counts(execution):
             return await self._live(execution, make)
+        attempt = execution.attempt.attempt
         return await self.world.acts.act(
-            execution.process, _label(execution), execution, lambda: self._live(execution, make)
+            execution.process, _label(execution), attempt, lambda: self._live(execution, make)
         )
 
     def run_blocking(self, execution: Execution, make: Callable[[], R]) -> R:
@@ -92,7 +96,7 @@ class Effects:
 
         if not self._counts(execution):
             return live()
-        return self.world.acts.act_blocking(execution.process, _label(execution), execution, live)
+        return self.world.acts.act_blocking(execution.process, _label(execution), execution.attempt.attempt, live)
 
     async def _live(self, execution: Execution, make: Callable[[], Awaitable[R]]) -> R:
         self._begun(execution)
@@ -140,7 +144,8 @@ class Effects:
                     note(args, kwargs)
                     return await function(*args, **kwargs)
 
-                return await self.world.acts.act(execution.process, f"call of {name}", execution, apply)
+                attempt = execution.attempt.attempt
+                return await self.world.acts.act(execution.process, f"call of {name}", attempt, apply)
 
             return watched
 
@@ -153,7 +158,8 @@ class Effects:
                 note(args, kwargs)
                 return function(*args, **kwargs)
 
-            return self.world.acts.act_blocking(execution.process, f"call of {name}", execution, apply)
+            attempt = execution.attempt.attempt
+            return self.world.acts.act_blocking(execution.process, f"call of {name}", attempt, apply)
 
         return watched_blocking
 
@@ -176,13 +182,14 @@ class Effects:
 
     def findings(self) -> Iterator[Finding]:
         """What was wrong with this schedule."""
-        self._note_orchestrating()
+        self.note_orchestrating()
         for instance, lives in self.executions.items():
             if len(lives) > 1:
                 yield from self._of_instance(instance, lives)
         yield from self._of_calls()
 
-    def _note_orchestrating(self) -> None:
+    def note_orchestrating(self) -> None:
+        """Bodies that make remembered calls are known from now on."""
         for lives in self.executions.values():
             self.orchestrating |= {(e.name, e.attempt.node) for e in lives if e.remembered}
 
@@ -192,7 +199,7 @@ class Effects:
         who = _who(first)
         if len(keys) > 1 and len({frozenset(e.keys) for e in lives}) > 1:
             self.broken.append(Broken("I14", f"{who} was given two idempotency keys: {', '.join(sorted(keys))}"))
-        self._check_attempts(lives, who)
+        self._check_attempts(instance, lives, who)
         if not self._counts(first) or first.remembered or (first.name, first.attempt.node) in self.orchestrating:
             return
         too_often = len(lives) > max(1, self._normal[instance])
@@ -215,14 +222,14 @@ class Effects:
                 "ctx.random() and ctx.uuid() in durable code",
             )
 
-    def _check_attempts(self, lives: list[Execution], who: str) -> None:
+    def _check_attempts(self, instance: Instance, lives: list[Execution], who: str) -> None:
         """An attempt is one life of a body; only one that remembers calls, or that was never committed, goes on."""
         bodies = [e for e in lives if e.step is None]
         if any(e.remembered or (e.name, e.attempt.node) in self.orchestrating or _is_lazy(e) for e in bodies):
             return
-        attempts = [e.attempt.attempt for e in bodies]
-        if len(set(attempts)) < len(attempts):
-            self.broken.append(Broken("I12", f"{who} ran more than once as attempt {max(attempts)}"))
+        if _repeats(bodies) > self._normal_repeats[instance]:
+            attempt = max(e.attempt.attempt for e in bodies)
+            self.broken.append(Broken("I12", f"{who} ran more than once as attempt {attempt}"))
 
     def _of_calls(self) -> Iterator[Finding]:
         by_what: dict[tuple[Any, ...], list[Call]] = {}
@@ -249,6 +256,12 @@ class Effects:
                     f"{', '.join(sorted(str(k) for k in keys))}",
                     advice="use ctx.idempotency_key, which is the same for every attempt, instead of making a key",
                 )
+
+
+def _repeats(lives: list[Execution]) -> int:
+    """How many lives were an attempt that another one had been before."""
+    attempts = [e.attempt.attempt for e in lives]
+    return len(attempts) - len(set(attempts))
 
 
 def _is_lazy(execution: Execution) -> bool:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.engine.doctor.audit import Audit
+from holdfast.engine.rows import held_signals
+from holdfast.engine.waits import waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
@@ -92,10 +94,14 @@ class Oracle:
                 self._claimed(result)
             case "remove_engine":
                 self._removed(process, about)
-            case "release" | "set_hold":
-                self._run(about if verb == "release" else about[0])
+            case "release":
+                for run_no, _ in about:
+                    self._run(run_no)
+            case "set_hold":
+                self._run(about[0])
             case "send":
-                self._sent(about)
+                for message in about:
+                    self._sent(message)
             case "register_engine":
                 self._expires_at[about.engine] = about.expires_at
             case "renew_engine":
@@ -268,5 +274,11 @@ class Oracle:
         for timer in store.set_timers([row.run_no]):
             if timer.due_at <= now:
                 yield Broken("I23", f"{run} waits for timer {timer.timer}, which has long been due")
-        if any(run_no == row.run_no for run_no, _ in store.waits_for_ended()):
+        if any(run_no == row.run_no for run_no, _ in store.waits_for_ended()[0]):
             yield Broken("I23", f"{run} waits for a child that has ended")
+        kept = {
+            signal.name for signals in held_signals(store.held_messages([row.run_no])).values() for signal in signals
+        }
+        for wait in waits_of(store, row):
+            if wait.kind == "signal" and wait.name in kept:
+                yield Broken("I23", f"{run} waits for the signal {wait.name!r}, which is kept for it")

@@ -26,8 +26,9 @@ FROM run_state AS r LEFT JOIN run_events AS e ON e.run_no = r.run_no AND e.seq =
 ORDER BY r.run_id"""
 
 _NOT_REPEATED = """
-SELECT 1 FROM run_events
-WHERE type IN ('NodeFailed', 'StepFailed', 'WaitOpened') AND instr(CAST(data AS TEXT), '"outcome_unknown"') LIMIT 1"""
+SELECT 1 FROM run_events WHERE type IN ('NodeFailed', 'StepFailed') AND instr(CAST(data AS TEXT), '"outcome_unknown"')
+UNION ALL
+SELECT 1 FROM run_waits WHERE status = 'open' AND instr(CAST(data AS TEXT), '"outcome_unknown"') LIMIT 1"""
 
 Outcome = dict[str, tuple[str, Any]]
 """What it is about (`run explored`, `node charge of explored`), to its status and value."""
@@ -49,7 +50,7 @@ def _value(kind: str | None, data: bytes | None) -> Any:
     if kind is None or data is None:
         return None
     match ev.decode(kind, data):
-        case ev.NodeCompleted(virtual=False, output=output):
+        case ev.NodeCompleted(virtual=False, output=output) | ev.NodeSuspended(output=output):
             return bytes(output)
         case ev.RunCompleted(result=result):
             return bytes(result)

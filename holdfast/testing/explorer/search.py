@@ -13,14 +13,18 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.authoring.nodes import Node
 from holdfast.engine.starting import encode_inputs
-from holdfast.model.errors import Refused, UsageError
+from holdfast.engine.waits import Wait
+from holdfast.model.errors import UsageError
+from holdfast.model.policies import seconds
 from holdfast.testing.explorer import outcome, quiet, shrink, substitutes, timeline
+from holdfast.testing.explorer.client import PEOPLE_TAKE, RUN_ID, Client, Outside
 from holdfast.testing.explorer.effects import Effects
 from holdfast.testing.explorer.findings import Finding, Kind
 from holdfast.testing.explorer.oracle import Oracle
@@ -30,14 +34,12 @@ from holdfast.testing.simulation import chance, fence
 from holdfast.testing.simulation.boundaries import Boundary, Ended, next_to_next
 from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
-from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.remembering import RememberingStore
 from holdfast.testing.simulation.world import World
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
 
-RUN_ID = "explored"
 OTHER_TIME = START + 86_413 * SECOND
 """When the second undisturbed run begins: whatever depends on the time shows itself."""
 Progress = Callable[[int, int, int], None]
@@ -54,7 +56,12 @@ def explore(
     depth: int = 1,
     seed: int = 0,
     tape: str | None = None,
+    answers: Mapping[str, Any] | Callable[[Wait], Any] | None = None,
+    signals: Sequence[tuple[str, Any]] = (),
+    resumes: bool | Mapping[str, Mapping[str, Any]] = True,
+    people_take: float | str | timedelta = PEOPLE_TAKE,
     cancel_after: str | None = None,
+    pause_after: str | None = None,
     schedules_max: int | None = None,
     stop_at_first: bool = False,
     inputs: Mapping[str, Any] | None = None,
@@ -76,12 +83,23 @@ def explore(
     counts; an empty list: none. `idempotent` names nodes, steps or callables whose repetition is harmless, beside those
     declared `@hf.node(idempotent=True)`. `fakes` replaces callables, {"module:name": fake}: bodies run on the event
     loop here and must not really wait. `depth` is how many faults a schedule may have, `seed` which of two engines goes
-    first, `tape` runs one schedule again. `cancel_after` cancels the run once that node has completed.
+    first, `tape` runs one schedule again.
+
+    What comes from outside: `answers` to questions, by their text, or by a function of the wait (a LookupError means
+    that nobody answers); `signals` as (name, payload), in this order; baskets are emptied unless `resumes=False`
+    (`{"second_look": {"checked": True}}` sets variables then). All of it comes when `people_take` has passed since the
+    question, or the start; 0 means before the run is let go of. `pause_after` pauses the run, and `cancel_after`
+    cancels it, once that node has completed. Whoever asks is told the truth: what was acknowledged must have happened,
+    once.
 
     Inputs are given by name. A workflow with an input that has the name of an option takes them as `inputs={...}`.
     """
     given = _inputs(workflow, inputs, named_inputs)
-    explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), cancel_after)
+    take = seconds(people_take)
+    if not 0 <= take < float("inf"):
+        raise UsageError(f"people_take={people_take!r} is not a time that people take")
+    outside = Outside(answers or {}, signals, resumes, take, cancel_after, pause_after)
+    explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), outside)
     return explorer.explore(depth, seed, tape, schedules_max, stop_at_first, progress)
 
 
@@ -120,12 +138,11 @@ class Explorer:
         effects: Sequence[Any] | None,
         idempotent: set[str],
         fakes: dict[Any, Any],
-        cancel_after: str | None,
+        outside: Outside | None = None,
     ) -> None:
         encode_inputs(workflow.registered, inputs)  # what does not fit is the caller's mistake, and told at once
         self._workflow = workflow
-        self._inputs = inputs
-        self._cancel_after = cancel_after
+        self._outside = outside or Outside()
         self._fakes = [(substitutes.find(what)[1], fake) for what, fake in fakes.items()]
         named = None if effects is None else dict(substitutes.find(effect) for effect in effects)
         nodes = {name for name, found in (named or {}).items() if isinstance(found, Node)}
@@ -134,8 +151,8 @@ class Explorer:
         self._store = RememberingStore()
         self._oracle = Oracle(self._store)
         self._effects = Effects(self._oracle, None if named is None else self._callables, handlers, idempotent)
+        self._client = Client(self._store, workflow, inputs, self._outside)
         self._states: set[int] = set()
-        self._acknowledged: str | None = None
         self._normal: outcome.Outcome | None = None
         self._volatile: set[str] = set()
         self._reseed: Callable[[int], None] = lambda seed: None
@@ -192,19 +209,24 @@ class Explorer:
 
     def _undisturbed(self, tape: Tape) -> Schedule:
         other = self._run(tape, clock=VirtualClock(OTHER_TIME), chance_seed=1)
+        self._effects.note_orchestrating()  # what is a boundary must be the same from here on
         schedule = self._run(tape)
+        if self._client.unfit is not None:
+            raise UsageError(self._client.unfit)
         self._effects.take_as_normal()
         self._normal = schedule.outcome
         self._volatile = outcome.volatile(schedule.outcome, other.outcome)
         return schedule
 
-    @staticmethod
-    def _describe(report: Report, schedule: Schedule) -> None:
+    def _describe(self, report: Report, schedule: Schedule) -> None:
         report.schedules = 1
         report.boundaries = len(schedule.boundaries)
         report.labels = dict(Counter(_kind_of(b.label) for b in schedule.boundaries))
         ended = schedule.outcome.get(f"run {RUN_ID}")
         report.outcome = "never began" if ended is None else outcome.ending(ended)
+        unanswered = self._client.unanswered()
+        if unanswered:
+            report.outcome += f" ({'; '.join(unanswered)})"
         if ended is not None and outcome.is_mismatch(ended):
             schedule.findings.append(
                 Finding(
@@ -229,7 +251,7 @@ class Explorer:
 
     def _search(self, first: Schedule, depth: int) -> Iterator[Schedule]:
         level = [first]
-        for _ in range(depth):
+        for left in reversed(range(depth)):
             deeper: list[Schedule] = []
             for schedule in level:
                 adjacent = next_to_next(schedule.boundaries, schedule.ended)
@@ -238,7 +260,7 @@ class Explorer:
                         yield Schedule(tape, [], [], True, {})
                         continue
                     found = self.run(tape)
-                    if not found.alike:
+                    if left and not found.alike:
                         deeper.append(found)
                     yield found
             level = deeper
@@ -285,7 +307,7 @@ class Explorer:
         self._oracle.begin()
         self._effects.begin()
         self._reseed(chance_seed)
-        self._acknowledged = None
+        self._client.begin()
         faults = dict(tape.faults)
         world = World(
             self._store,
@@ -308,18 +330,6 @@ class Explorer:
             world.dispose()
             self._collect()
 
-    async def _client(self, process: Process) -> None:
-        """Whoever wants the run: asks again with the same id when it was not answered."""
-        run = await process.engine.start(self._workflow, run_id=RUN_ID, **self._inputs)
-        self._acknowledged = RUN_ID
-        process.store.contacts += 1
-        if self._cancel_after is not None:
-            async for event in run.follow():
-                if event.type == "NodeCompleted" and event.node == self._cancel_after:
-                    with contextlib.suppress(Refused):
-                        await run.cancel("the explorer asked for it")
-                    return
-
     def _is_known(self, world: World, label: str) -> bool:
         """Whether another schedule has come to this state: everything that whoever goes on can see."""
         state = (
@@ -327,8 +337,8 @@ class Explorer:
             self._oracle.position,
             self._store.surroundings(world.clock.now()),
             self._effects.digest(),
-            self._acknowledged,
-            world.client_state,
+            self._client.digest(world.clock.now()),
+            world.requests.state,
             tuple(p.name for p in world.processes if p.alive),
             len(world.processes),
         )
@@ -344,7 +354,8 @@ class Explorer:
         findings: list[Finding] = []
         ended: outcome.Outcome = {}
         if not world.alike:
-            self._oracle.at_the_end(world, self._acknowledged)
+            self._oracle.at_the_end(world, RUN_ID if self._client.served else None)
+            self._oracle.broken += self._client.broken_promises()
             ended = outcome.read(self._store)
         for why in dict.fromkeys([*self._refused, *world.unsuitable_because]):
             findings.append(Finding(kind=Kind.UNSUITABLE, subject=why, what=why, advice=fence.WAY_OUT))
@@ -368,7 +379,7 @@ class Explorer:
     def _is_comparable(self, world: World) -> bool:
         """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""
         failed = any(b.outcome.fails and not b.is_write for b in world.boundaries)
-        return self._normal is not None and not failed and self._cancel_after is None
+        return self._normal is not None and not failed and self._outside.cancel_after is None
 
     def _compared(self, ended: outcome.Outcome) -> Iterator[Finding]:
         assert self._normal is not None

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.store.api import Commit, EngineRow, MessageRow
-from holdfast.testing.simulation.bodies import Execution
 from holdfast.testing.simulation.boundaries import Boundary
 from holdfast.testing.simulation.clock import SECOND
 from holdfast.testing.simulation.faults import Outcome
@@ -46,10 +45,10 @@ def _line(boundary: Boundary, began: int) -> str:
 
 def _about(label: str, about: Any) -> str:
     match about:
-        case Execution():
-            return f" (attempt {about.attempt.attempt})"
-        case MessageRow():
-            return f" {about.kind} to run {about.run_no}"
+        case int():
+            return f" (attempt {about})"
+        case [MessageRow(), *_]:
+            return " " + ", ".join(f"{message.kind} to run {message.run_no}" for message in about)
         case EngineRow():
             return f" {about.engine}"
         case (str() as engine, int()):
@@ -60,6 +59,8 @@ def _about(label: str, about: Any) -> str:
             return ": " + "; ".join(_events(commit) for commit in about)
         case [int(), *_] if label == "claim":
             return f" of run {', '.join(str(n) for n in about)}"
+        case [(int(), int()), *_] if label == "release":
+            return f" of run {', '.join(str(n) for n, _ in about)}"
         case (int() as run_no, hold) if label == "set_hold":
             return f" on run {run_no}: {hold}"
     return ""

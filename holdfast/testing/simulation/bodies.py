@@ -222,8 +222,7 @@ class WatchedExecutor(LocalExecutor):
         self.watcher = watcher
         self.blocking = BlockingCalls()
         self._threads = cast(ThreadBodies, self.blocking)  # the same two calls, without threads
-        self._unwatched: list[tuple[Attempt, Handler]] = []
-        """Attempts, and the handlers that they came with."""
+        self._attempts: list[Attempt] = []
 
     @staticmethod
     def of(ctx: Context) -> WatchedExecutor:
@@ -235,19 +234,20 @@ class WatchedExecutor(LocalExecutor):
         if not getattr(handler.fn, "__module__", "").startswith(_OWN):
             if handler.name not in _BINDERS or _BINDERS[handler.name].handler is not handler:
                 _BINDERS[handler.name] = Binder(handler)
-            self._unwatched.append((attempt, handler))
             attempt.handler = self._watched(attempt, handler)
+        self._attempts.append(attempt)
         super().start(attempt)
         body = self._live.get(attempt.key)
         if body is not None and body.task is not None:
             self.blocking.loop.tasks.append(body.task)
 
     def dispose(self) -> None:
-        """Nothing of it runs any more."""
+        """Nothing of it runs any more. The collector does not see attempts: what they know would never be freed."""
         self.blocking.end_fibers()
         self._live.clear()
-        for attempt, handler in self._unwatched:
-            attempt.handler = handler
+        for attempt in self._attempts:
+            attempt.port = attempt.handler = attempt.on_left = None  # type: ignore[assignment]
+        self._attempts.clear()
 
     def _binder(self, handler: Handler) -> Binder:
         if handler.name not in _BINDERS:  # one of the engine's own

@@ -109,7 +109,7 @@ class Process:
 
     def dispose(self) -> None:
         """The schedule is over. Coroutines are closed here and now, so that no `finally` of theirs runs later. And what
-        knows each other is taken apart: the collector does not see attempts, and would never free it."""
+        knows each other is taken apart, so that it is freed soon."""
         self.cut()
         for task in self.loop.tasks:
             if task.done():

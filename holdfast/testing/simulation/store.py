@@ -7,10 +7,10 @@ Never: changes what a verb does; that is the real SQLite driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow
+from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Sent
 from holdfast.store.sqlite_reads import SqliteReads
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.memory import MemoryStore
@@ -120,17 +120,16 @@ class ProcessStore:
         won: list[RunRow] = self._write("claim", run_nos, engine, run_nos)
         return won
 
-    def release(self, run_no: int, token: int) -> bool:
-        held: bool = self._write("release", run_no, run_no, token)
-        return held
+    def release(self, leases: Sequence[tuple[int, int]]) -> int:
+        released: int = self._write("release", leases, leases)
+        return released
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
         held: bool = self._write("set_hold", (run_no, hold), run_no, token, hold)
         return held
 
-    def send(self, message: MessageRow) -> Literal["new", "duplicate", "conflict", "unknown_run", "finished"]:
-        became: Literal["new", "duplicate", "conflict", "unknown_run", "finished"]
-        became = self._write("send", message, message)
+    def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
+        became: list[Sent] = self._write("send", messages, messages)
         return became
 
 

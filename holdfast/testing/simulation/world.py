@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine.settings import EngineSettings
@@ -23,6 +23,7 @@ from holdfast.testing.simulation.clock import SECOND, VirtualClock
 from holdfast.testing.simulation.faults import Postponed, PowerCut, Until
 from holdfast.testing.simulation.memory import MemoryStore
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.requests import Client, Requests
 
 T = TypeVar("T")
 TURNS_MAX = 20_000
@@ -55,7 +56,7 @@ class World:
         observer: Observer | None = None,
         settings: EngineSettings = SETTINGS,
         clock: VirtualClock | None = None,
-        client: Callable[[Process], Awaitable[None]] | None = None,
+        client: Client | None = None,
         standby: bool = False,
     ) -> None:
         self.shared = shared
@@ -77,10 +78,7 @@ class World:
         self._unwatched: tuple[str, Process] | None = None
         self._standby = standby
         self._random = random.Random(seed) if seed else None
-        self._client = client
-        self._client_task: asyncio.Task[None] | None = None
-        self._client_at: Process | None = None
-        self._asked_again = 0
+        self.requests = Requests(client)
         self._age = 0
         """Writes so far: whoever has looked at this age has seen everything."""
         self._awake = 0
@@ -212,24 +210,10 @@ class World:
         if not running:
             self.boot()
             return True
-        return self._serve_client(running[0])
-
-    def _serve_client(self, process: Process) -> bool:
-        if self._client is None:
-            return False
-        task, at = self._client_task, self._client_at
-        if task is not None and at is not None:
-            if at.runs and not task.done():
-                return False
-            if task.done() and task.exception() is None:
-                return False
-            self._asked_again += 1
-            if self._asked_again > LOOKS_MAX:
-                self.livelock = True
-                return False
-        self._client_at = process
-        self._client_task = self._call(process, self._client(process))
-        return True
+        # who was started last is asked: where several live, it is seldom the one that drives the run
+        served = self.requests.serve(running[-1], self.clock.now())
+        self.livelock = self.livelock or self.requests.stuck
+        return served
 
     def _look_around(self) -> bool:
         """Every engine looks for work; one that has seen everything need not look again."""
@@ -249,8 +233,7 @@ class World:
 
     def _is_over(self) -> bool:
         """Whether the client was answered and every run has ended, so that whatever still happens comes too late."""
-        served = self._client is None or (self._client_task is not None and self._client_task.done())
-        return served and self.shared.is_finished()
+        return self.requests.done and self.shared.is_finished()
 
     def _come_back(self) -> bool:
         """The others have nothing left to do: whoever still stands still comes back."""
@@ -273,6 +256,9 @@ class World:
         expiring = [row.expires_at + 1 for row in self.shared.engines() if row.engine in standing]
         expiring = [instant for instant in expiring if instant > now]
         instants += expiring
+        asked_at = self.requests.due_at(now)
+        if asked_at is not None:
+            instants.append(asked_at)
         if not expiring and self._is_worth_a_look(overdue=timer is not None and timer <= now):
             instants.append(now + SECOND)
         if not instants:
@@ -388,12 +374,6 @@ class World:
     def boundaries(self) -> list[Boundary]:
         """What was met so far."""
         return self.acts.met
-
-    @property
-    def client_state(self) -> tuple[Any, ...]:
-        """Whom the client has asked, and whether it was answered."""
-        at, task = self._client_at, self._client_task
-        return (at is not None and at.alive, task is not None and task.done())
 
     def is_gone(self, engine: str) -> bool:
         return not any(p.alive and p.engine.lease.engine == engine for p in self.processes)

@@ -66,10 +66,14 @@ INSERT INTO run_events (run_no, seq, branch, type, node, path, visit, at, token,
 VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
 
 -- name: put_waits
--- Waits, opened or closed; what a wait is about never changes.
-INSERT INTO run_waits (run_no, wait_id, kind, node, path, visit, branch, status, since, until, data)
-VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/
-ON CONFLICT (run_no, wait_id) DO UPDATE SET status = excluded.status;
+-- Waits, opened, handed on or closed; what a wait is about never changes, and one that is closed stays where it was.
+INSERT INTO run_waits (run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee,
+    outcome, actor)
+VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/
+ON CONFLICT (run_no, wait_id) DO UPDATE SET
+    status = excluded.status, outcome = excluded.outcome, actor = excluded.actor,
+    basket = iif(excluded.status = 'open', excluded.basket, run_waits.basket),
+    assignee = iif(excluded.status = 'open', excluded.assignee, run_waits.assignee);
 
 -- name: put_timers
 -- Timers, set, fired or cancelled.

@@ -2,7 +2,7 @@
 
 -- name: waits_of_run
 -- Every wait of a run, open or closed.
-SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data
+SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee, outcome, actor
 FROM run_waits WHERE run_no = ? ORDER BY rowid;
 
 -- name: timers_of_run

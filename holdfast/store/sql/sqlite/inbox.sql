@@ -1,8 +1,13 @@
 -- Messages to runs, written without the lease, in order of arrival.
 
--- name: is_run_finished
--- Whether a message has somewhere to go.
-SELECT status IN ('completed', 'failed', 'cancelled') FROM run_state WHERE run_no = ?;
+-- name: are_runs_finished
+-- Whether messages have somewhere to go.
+SELECT run_no, status IN ('completed', 'failed', 'cancelled')
+FROM run_state WHERE run_no IN (SELECT value FROM json_each(?));
+
+-- name: known_messages
+-- Which of these messages have been sent before, and what they said.
+SELECT message_id, run_no, kind, payload FROM run_inbox_messages WHERE message_id IN (SELECT value FROM json_each(?));
 
 -- name: message
 -- One message by its id.
@@ -13,6 +18,12 @@ FROM run_inbox_messages WHERE message_id = ?;
 -- What these runs have not seen yet.
 SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM run_inbox_messages WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'new' ORDER BY no;
+
+-- name: held_messages
+-- What these runs have seen and not used yet. The index is named, or SQLite walks through all that was ever sent to them.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM run_inbox_messages INDEXED BY run_inbox_messages_held
+WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'held' ORDER BY no;
 
 -- name: new_messages_unowned
 -- What nobody looks at: the scan that makes sure. The index is named, or SQLite walks through all that was ever sent to

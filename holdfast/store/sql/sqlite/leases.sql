@@ -39,8 +39,11 @@ RETURNING run_no, run_id, workflow, version, status, branch, last_seq, head_hash
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at;
 
 -- name: release
--- Give a lease back without a commit.
-UPDATE run_state SET engine = NULL WHERE run_no = ?1 AND token = ?2 AND engine IS NOT NULL;
+-- Give leases back without a commit.
+WITH v (run_no, token) AS (VALUES /*row*/ (?, ?) /*row*/)
+UPDATE run_state SET engine = NULL
+FROM v
+WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.engine IS NOT NULL;
 
 -- name: set_hold
 -- Put a run aside, or take it back, by whoever holds its token.

@@ -12,6 +12,10 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
 FROM run_state WHERE run_no = ?;
 
+-- name: workflows_of
+-- What these runs are runs of, and of whom.
+SELECT run_no, root_no, workflow, version FROM run_state WHERE run_no IN (SELECT value FROM json_each(?));
+
 -- name: runs
 -- The newest runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
@@ -26,13 +30,23 @@ FROM run_state
 WHERE status IN ('completed', 'failed', 'cancelled') AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
 
--- name: runs_live
--- The newest runs of one status that is not terminal. The index is named, or SQLite walks back through finished runs.
+-- name: runs_unowned
+-- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
+-- has them in this order. It is named, or SQLite walks back through finished runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
 FROM run_state INDEXED BY run_state_live
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
-    AND status = ?3 AND run_no < ?1
+    AND engine IS NULL AND status = ?3 AND run_no < ?1
+ORDER BY run_no DESC LIMIT ?2;
+
+-- name: runs_owned
+-- The newest runs of one status that is not terminal and that engines hold.
+SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+FROM run_state INDEXED BY run_state_live
+WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
+    AND engine IS NOT NULL AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_of_workflow
@@ -87,7 +101,7 @@ ORDER BY rowid;
 
 -- name: open_waits
 -- What these runs wait for.
-SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data
+SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee, outcome, actor
 FROM run_waits WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'open' ORDER BY rowid;
 
 -- name: set_timers
@@ -96,10 +110,11 @@ SELECT run_no, timer, due_at, branch, status
 FROM run_timers INDEXED BY run_timers_of_run WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'set' ORDER BY due_at, run_no, timer;
 
 -- name: due_timers
--- Timers that are due and whose run could be claimed. The driver must be the timer index, never a scan of the runs.
+-- A page of the timers that are due and whose run could be claimed. The driver must be the timer index, never a scan of
+-- the runs.
 SELECT t.run_no, t.timer, t.due_at, t.branch, t.status
-FROM run_timers AS t CROSS JOIN run_state AS r ON r.run_no = t.run_no
-WHERE t.status = 'set' AND t.due_at <= ?1 AND r.engine IS NULL AND r.hold IS NULL
+FROM run_timers AS t INDEXED BY run_timers_due CROSS JOIN run_state AS r ON r.run_no = t.run_no
+WHERE t.status = 'set' AND t.due_at <= ?1 AND (t.due_at, t.run_no, t.timer) > (?5, ?6, ?7) AND r.engine IS NULL AND r.hold IS NULL
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
     AND r.workflow IN (SELECT value FROM json_each(?3))
     AND (?4 IS NULL OR r.root_no IN (SELECT value FROM json_each(?4)))
@@ -113,13 +128,21 @@ WHERE t.status = 'set' AND r.engine IS NULL AND r.hold IS NULL
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
 ORDER BY t.due_at LIMIT 1;
 
+-- name: page_of_waits_for_children
+-- The last run of those that the next waits for children belong to; from the index alone.
+SELECT max(run_no), count(*) FROM (
+    SELECT run_no FROM run_waits INDEXED BY run_waits_for_children
+    WHERE status = 'open' AND kind = 'child' AND run_no > ?1 ORDER BY run_no LIMIT ?2);
+
 -- name: waits_for_ended
--- Runs that nobody drives and that wait for a child that has ended: what a lost report cannot leave behind.
+-- Runs, from one number to another, that nobody drives and that wait for a child that has ended: what a lost report
+-- cannot leave behind.
 SELECT w.run_no, c.run_id
-FROM run_waits AS w
+FROM run_waits AS w INDEXED BY run_waits_for_children
 CROSS JOIN run_state AS p ON p.run_no = w.run_no
 CROSS JOIN run_state AS c ON c.run_id = json_extract(w.data, '$.child')
-WHERE w.status = 'open' AND w.kind = 'child' AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled');
+WHERE w.status = 'open' AND w.kind = 'child' AND w.run_no > ?1 AND w.run_no <= ?2
+    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled');
 
 -- name: events
 -- A page of the journal.
@@ -131,6 +154,18 @@ FROM run_events WHERE run_no = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3;
 SELECT run_no, seq, branch, type, node, path, visit, at, token, hash, data
 FROM run_events WHERE run_no = ?1 AND seq > ?2 AND type IN (SELECT value FROM json_each(?4)) ORDER BY seq LIMIT ?3;
 
+-- name: events_of_runs
+-- The journals of several runs, each from some event on, some types only; the list has pairs [run_no, after].
+SELECT e.run_no, e.seq, e.branch, e.type, e.node, e.path, e.visit, e.at, e.token, e.hash, e.data
+FROM json_each(?1) AS page CROSS JOIN run_events AS e ON e.run_no = page.value ->> 0 AND e.seq > page.value ->> 1
+WHERE e.type IN (SELECT value FROM json_each(?2)) ORDER BY e.run_no, e.seq;
+
+-- name: event_data_of
+-- The payloads of some events of several runs; the list has pairs [run_no, seq].
+SELECT e.run_no, e.seq, e.type, e.data
+FROM json_each(?1) AS place
+CROSS JOIN run_events AS e ON e.run_no = place.value ->> 0 AND e.seq = place.value ->> 1;
+
 -- name: event_data
 -- The payloads of some events.
 SELECT seq, type, data FROM run_events WHERE run_no = ?1 AND seq IN (SELECT value FROM json_each(?2));
@@ -139,6 +174,11 @@ SELECT seq, type, data FROM run_events WHERE run_no = ?1 AND seq IN (SELECT valu
 -- The lines of history of a run that were opened.
 SELECT run_no, branch, parent, cutoff_seq, key_epoch, reason, json_extract(data, '$.origin_no'), created_at
 FROM run_branches WHERE run_no = ? ORDER BY branch;
+
+-- name: with_origin
+-- Those of these runs whose journal begins in another one's.
+SELECT DISTINCT run_no FROM run_branches
+WHERE run_no IN (SELECT value FROM json_each(?)) AND json_extract(data, '$.origin_no') IS NOT NULL;
 
 -- name: origin
 -- The run whose journal is the beginning of this one's, and up to where.

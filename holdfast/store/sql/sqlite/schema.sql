@@ -119,24 +119,36 @@ CREATE TABLE run_inbox_messages (
 ) STRICT;
 
 CREATE INDEX run_inbox_messages_new ON run_inbox_messages (run_no) WHERE status = 'new';
+CREATE INDEX run_inbox_messages_held ON run_inbox_messages (run_no) WHERE status = 'held';
 CREATE INDEX run_inbox_messages_of_run ON run_inbox_messages (run_no);
 
 CREATE TABLE run_waits (
-    run_no  INTEGER NOT NULL,
-    wait_id TEXT    NOT NULL,
-    kind    TEXT    NOT NULL,
-    node    TEXT,
-    path    TEXT,
-    visit   INTEGER NOT NULL,
-    branch  INTEGER NOT NULL,
-    status  TEXT    NOT NULL,
-    since   INTEGER NOT NULL,
-    until   INTEGER,
-    data    BLOB    NOT NULL,
+    run_no   INTEGER NOT NULL,
+    wait_id  TEXT    NOT NULL,
+    kind     TEXT    NOT NULL,
+    node     TEXT,
+    path     TEXT,
+    visit    INTEGER NOT NULL,
+    branch   INTEGER NOT NULL,
+    status   TEXT    NOT NULL,
+    since    INTEGER NOT NULL,
+    until    INTEGER,
+    data     BLOB    NOT NULL,
+    basket   TEXT,
+    assignee TEXT,
+    outcome  TEXT,
+    actor    TEXT,
     PRIMARY KEY (run_no, wait_id)
 ) STRICT;
 
 CREATE INDEX run_waits_open ON run_waits (run_no) WHERE status = 'open';
+CREATE INDEX run_waits_for_children ON run_waits (run_no) WHERE status = 'open' AND kind = 'child';
+-- What people are asked, by id and by who is to answer. Waits for timers, signals and children are in none of these.
+CREATE INDEX run_waits_of_people ON run_waits (wait_id) WHERE kind IN ('input', 'basket', 'pause', 'hold');
+CREATE INDEX run_waits_asked ON run_waits (since, wait_id)
+    WHERE status = 'open' AND kind IN ('input', 'basket', 'pause', 'hold');
+CREATE INDEX run_waits_basket ON run_waits (basket, since, wait_id, kind) WHERE basket IS NOT NULL AND status = 'open';
+CREATE INDEX run_waits_assignee ON run_waits (assignee, since, wait_id) WHERE assignee IS NOT NULL AND status = 'open';
 
 CREATE TABLE run_timers (
     run_no INTEGER NOT NULL,

@@ -1,0 +1,177 @@
+"""Waiting: nodes of a graph that wait for time, for people and for signals; and how a body puts its node into a basket.
+
+Owns: `sleep`, `ask` and `receive`, which are nodes with handlers of Holdfast's own, and `pend`, which ends a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar, overload
+
+from holdfast.authoring import tracing
+from holdfast.authoring.nodes import Duration
+from holdfast.authoring.refs import Ref, trace_error
+from holdfast.model import answers
+from holdfast.model.errors import HoldfastError, Pended, UsageError
+from holdfast.model.policies import seconds
+from holdfast.model.questions import NOTHING, Escalate, escalations
+from holdfast.model.values import encode
+
+T = TypeVar("T")
+
+
+def sleep(duration: Duration | Any, *, after: Any = ()) -> Any:
+    """A node that waits durably: seconds, a timedelta, text such as "2h", or a reference to seconds.
+
+    It waits from when `after` (a reference, or a list of them) is settled; order others behind it with
+    `node.after(nap)(…)`.
+    """
+    trace = tracing.required("hf.sleep", "ctx.sleep")
+    amount = _duration(trace, duration, "hf.sleep")
+    node_id = trace.new_id("sleep")
+    return trace.add(type(None), _list(after), id=node_id, uses="holdfast.sleep", args={"seconds": amount})
+
+
+@overload
+def ask(
+    question: str, *, schema: type[T], about: Any = None, assignee: Any = None, basket: Any = None,
+    deadline: Any = None, default: Any = NOTHING, remind: Duration | None = None,
+    escalate: Escalate | Sequence[Escalate] = (), after: Any = (), named: str = "",
+) -> T: ...  # fmt: skip
+@overload
+def ask(
+    question: str, *, schema: Any = None, about: Any = None, assignee: Any = None, basket: Any = None,
+    deadline: Any = None, default: Any = NOTHING, remind: Duration | None = None,
+    escalate: Escalate | Sequence[Escalate] = (), after: Any = (), named: str = "",
+) -> Any: ...  # fmt: skip
+def ask(
+    question: str, *, schema: Any = None, about: Any = None, assignee: Any = None, basket: Any = None,
+    deadline: Any = None, default: Any = NOTHING, remind: Duration | None = None,
+    escalate: Escalate | Sequence[Escalate] = (), after: Any = (), named: str = "",
+) -> Any:  # fmt: skip
+    """A node that asks a person; its output is the answer.
+
+    `ok = hf.ask("Ship this order?", about=order, schema=Decision, basket="finance", deadline="2d")`
+
+    `schema` is the type of the answer (or a JSON Schema): one that does not fit is refused and the question stays open.
+    It goes to `assignee`, or lies in `basket`. Past its `deadline` it is answered with `default`; without one the node
+    fails. `remind` brings a reminder again and again, `hf.Escalate("2d", assignee="boss")` hands the question on. The
+    node is called `ask`, `ask_2`, …, or as `named` says.
+    """
+    trace = tracing.required("hf.ask", "ctx.ask")
+    options: dict[str, Any] = {}
+    annotation = _answer_type(options, schema, "hf.ask")
+    if remind is not None:
+        options["remind"] = _duration(trace, remind, "hf.ask: remind")
+    steps = escalations(escalate)
+    if steps:
+        options["escalate"] = steps
+    args = {"question": trace.expr(question, str, what="hf.ask"), "options": trace.expr(options, what="hf.ask")}
+    for name, value in (("about", about), ("assignee", assignee), ("basket", basket)):
+        if value is not None:
+            args[name] = trace.expr(value, what=f"hf.ask: {name}")
+    args |= _deadline(trace, "hf.ask", deadline, default, annotation, options.get("schema"))
+    node_id = trace.new_id("ask", named)
+    return trace.add(
+        annotation, _list(after), id=node_id, uses="holdfast.ask", args=args, returns=options.get("schema")
+    )
+
+
+@overload
+def receive(
+    name: Any, *, schema: type[T], deadline: Any = None, default: Any = NOTHING, after: Any = (), named: str = ""
+) -> T: ...
+@overload
+def receive(
+    name: Any, *, schema: Any = None, deadline: Any = None, default: Any = NOTHING, after: Any = (), named: str = ""
+) -> Any: ...
+def receive(
+    name: Any, *, schema: Any = None, deadline: Any = None, default: Any = NOTHING, after: Any = (), named: str = ""
+) -> Any:
+    """A node that waits for a signal, `run.signal(name, payload)`; its output is the payload. One that came before is
+    there already. Past its `deadline` it is `default`; without one the node fails."""
+    trace = tracing.required("hf.receive", "ctx.receive")
+    options: dict[str, Any] = {}
+    annotation = _answer_type(options, schema, "hf.receive")
+    args = {"name": trace.expr(name, str, what="hf.receive")}
+    if options:
+        args["schema"] = trace.expr(options["schema"], what="hf.receive")
+    args |= _deadline(trace, "hf.receive", deadline, default, annotation, options.get("schema"))
+    node_id = trace.new_id("receive", named)
+    return trace.add(
+        annotation, _list(after), id=node_id, uses="holdfast.receive", args=args, returns=options.get("schema")
+    )
+
+
+def pend(
+    basket: str,
+    *,
+    rerun: bool = False,
+    error: str | BaseException | None = None,
+    output: Any = None,
+    ticket: str | None = None,
+) -> NoReturn:
+    """End this body, and let its node wait in a basket until somebody resumes it.
+
+    On resume what follows the node runs, and `output` is the node's output. With `rerun=True` the node itself runs
+    again, from its start and with nothing remembered. With `error` it counts as an attempt that failed, is shown as an
+    error, and runs again. With `ticket` the run goes on where that leads. `return hf.pend("second_look")` and
+    `hf.pend("second_look")` are the same: it raises, so the types of the body stay as they are.
+    """
+    if tracing.current() is not None:
+        raise trace_error("hf.pend belongs into the body of a node: this function only describes the graph")
+    if not isinstance(basket, str) or not basket:
+        raise UsageError(f"hf.pend takes the name of a basket, not {basket!r}")
+    if error is not None and not isinstance(error, str | BaseException):
+        raise UsageError(f"hf.pend: error is text or an exception, not {error!r}")
+    if ticket is not None and (rerun or error is not None):
+        raise UsageError("hf.pend: with rerun or error the node runs again on resume; a ticket would lead elsewhere")
+    raise Pended(basket, rerun=rerun, error=error, output=output, ticket=ticket)
+
+
+def _answer_type(options: dict[str, Any], schema: Any, what: str) -> Any:
+    """The annotation of what comes back; its JSON Schema goes into the options."""
+    if schema is None:
+        return Any
+    options["schema"] = answers.schema_of(schema)
+    wrong = answers.schema_problem(options["schema"])
+    if wrong is not None:
+        raise trace_error(f"{what}: this is no schema for an answer: {wrong}")
+    return Any if isinstance(schema, dict) else schema
+
+
+def _deadline(
+    trace: tracing.Trace, what: str, deadline: Any, default: Any, annotation: Any, schema: Any
+) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    if deadline is not None:
+        if isinstance(deadline, datetime):
+            raise trace_error(f"{what}: a graph has no fixed dates; use a duration, or a reference to one")
+        args["deadline"] = _duration(trace, deadline, f"{what}: deadline")
+    if default is not NOTHING:
+        if deadline is None:
+            raise trace_error(f"{what}: a default answers when the deadline has passed; say deadline='2d' as well")
+        if not isinstance(default, Ref):
+            data = encode(default, annotation, what=f"{what}: default")
+            wrong = answers.problems(schema, data)
+            if wrong:
+                raise trace_error(f"{what}: the default does not fit the schema: {'; '.join(wrong)}")
+        args["default"] = trace.expr(default, annotation, what=f"{what}: default")
+    return args
+
+
+def _duration(trace: tracing.Trace, duration: Any, what: str) -> Any:
+    if isinstance(duration, Ref):
+        return trace.expr(duration, what=what)
+    try:
+        amount = seconds(duration)
+    except HoldfastError as e:
+        raise trace_error(f"{what}: {e.message}") from None
+    if not 0 <= amount < float("inf"):
+        raise trace_error(f"{what}: {duration!r} is not a time to wait")
+    return amount
+
+
+def _list(after: Any) -> Sequence[Any]:
+    return after if isinstance(after, list | tuple) else (after,)

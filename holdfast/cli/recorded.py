@@ -1,0 +1,61 @@
+"""Recorded code: importing what runs need from where it was when they began.
+
+Owns: which files a run and its unfinished children need, and what to say about those that are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.cli.crowds import UNFINISHED
+from holdfast.model import events as ev
+from holdfast.model.errors import HoldfastError, MissingCode
+from holdfast.model.handlers import CodeLocation
+from holdfast.store.api import RunRow, Store
+from holdfast.store.sqlite_connections import database_path
+from holdfast.worker.loading import load_file, load_recorded
+
+
+def locations(store: Store, row: RunRow) -> list[CodeLocation]:
+    """Where the code of a run and of its unfinished children was when they began."""
+    found: dict[CodeLocation, None] = {}
+    family = store.runs(status=UNFINISHED, root_no=row.root_no, limit=1000)
+    for member in [row, *(m for m in family if m.run_no != row.run_no)]:
+        created: ev.RunCreated = ev.decode(*store.event_data(member.run_no, [1])[1])
+        if created.code is not None:
+            found[msgspec.convert(created.code, CodeLocation)] = None
+    return list(found)
+
+
+def load(
+    rows: Sequence[RunRow], locations: dict[int, list[CodeLocation]], code: str | None, url: str
+) -> tuple[list[RunRow], list[HoldfastError]]:
+    """Import what the runs need; the runs whose code is there, and why the others' is not."""
+    if code is not None:
+        load_file(code)
+    path = database_path(url)
+    database = None if path is None else str(path)
+    loaded: list[RunRow] = []
+    missing: list[HoldfastError] = []
+    tried: dict[CodeLocation, HoldfastError | None] = {}
+    for row in rows:
+        problem: HoldfastError | None = None
+        for location in locations.get(row.run_no, ()) if code is None else ():
+            if location not in tried:
+                tried[location] = _try(location, database)
+            problem = problem or tried[location]
+        if problem is None:
+            loaded.append(row)
+        else:
+            missing.append(MissingCode(f"run {row.run_id}: {problem.message}"))
+    return loaded, missing
+
+
+def _try(location: CodeLocation, database: str | None) -> HoldfastError | None:
+    try:
+        load_recorded(location, database)
+    except HoldfastError as error:
+        return error
+    return None

@@ -1,0 +1,186 @@
+"""Waits as people see them: what a run waits for, and what everybody is asked.
+
+Owns: `Wait`, its JSON shape, whether anything but the outside can move a run, and the command that does.
+Never: changes anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.times import iso_or_none, when
+from holdfast.model.statuses import RunStatus
+from holdfast.store.api import AskedRow, RunRow, Store, TimerRow, WaitRow
+
+OF_PEOPLE = frozenset({"input", "signal", "basket", "pause", "hold"})
+"""Kinds of waits that nothing but somebody from outside ends (or the deadline of a question)."""
+PAGE = 500
+"""Runs whose waits are read at once."""
+_data = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run waits for."""
+
+    wait_id: str
+    """Empty for a run that no engine may touch: that is on hold, and its journal knows nothing of it."""
+    kind: str
+    """`input`, `timer`, `signal`, `basket`, `pause`, `child` or `hold`."""
+    run_id: str
+    workflow: str
+    node: str | None = None
+    path: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    question: str | None = None
+    about: Any = None
+    """What a question is about."""
+    schema: Any = None
+    """JSON Schema of the answer or the signal."""
+    basket: str | None = None
+    assignee: str | None = None
+    name: str | None = None
+    """Of a signal."""
+    mode: str | None = None
+    """Of a basket: on resume runs the `next` node, the `same` one, or the same one after an `error`."""
+    error: dict[str, Any] | None = None
+    child: str | None = None
+    """The run that is waited for."""
+
+    def as_json(self) -> dict[str, Any]:
+        shown = {field: getattr(self, field) for field in self.__struct_fields__}
+        shown["wait_id"] = self.wait_id or None
+        shown["since"], shown["until"] = iso_or_none(self.since), iso_or_none(self.until)
+        return shown
+
+
+def waits_of(store: Store, row: RunRow) -> list[Wait]:
+    """What a run waits for; a run that no engine may touch waits for a person."""
+    found = [wait_view(row.run_id, row.workflow, wait) for wait in store.open_waits([row.run_no])]
+    if row.hold is not None:
+        found.append(Wait(wait_id="", kind="hold", run_id=row.run_id, workflow=row.workflow, question=row.hold))
+    return found
+
+
+def views(rows: Iterable[AskedRow]) -> list[Wait]:
+    return [wait_view(row.run_id, row.workflow, row.wait) for row in rows]
+
+
+def wait_view(run_id: str, workflow: str, row: WaitRow) -> Wait:
+    data = _data(row.data)
+    about = about_of(data)
+    return Wait(
+        wait_id=row.wait_id,
+        kind=row.kind,
+        run_id=run_id,
+        workflow=workflow,
+        node=row.node,
+        path=row.path,
+        since=when(row.since),
+        until=None if row.until is None else when(row.until),
+        question=about.get("question") or about.get("why") or _said(row.kind, about),
+        about=about.get("about"),
+        schema=about.get("schema"),
+        basket=row.basket,
+        assignee=row.assignee,
+        name=about.get("name"),
+        mode=about.get("mode"),
+        error=about.get("error"),
+        child=data.get("child"),
+    )
+
+
+def about_of(data: dict[str, Any]) -> dict[str, Any]:
+    """What a wait is about, of the data of its row."""
+    about = data.get("about")
+    return about if isinstance(about, dict) else {}
+
+
+def _said(kind: str, about: dict[str, Any]) -> str | None:
+    if kind != "pause":
+        return None
+    by = f" by {about['actor']}" if about.get("actor") else ""
+    reason = f": {about['reason']}" if about.get("reason") else ""
+    return f"paused{by}{reason}"
+
+
+def baskets_json(store: Store) -> list[dict[str, Any]]:
+    """The baskets in which something lies."""
+    return [
+        {"basket": b.basket, "questions": b.questions, "pended": b.pended, "oldest": iso_or_none(b.since)}
+        for b in store.baskets()
+    ]
+
+
+# --- who can move a run --------------------------------------------------------------------------------------------
+
+
+def only_outside_moves(store: Store, row: RunRow, now: int) -> list[Wait] | None:
+    """The waits of a run, and of the children it waits for, where nothing but somebody from outside can move it; else
+    None. The deadline of a question counts when it has passed: nobody stays for days to see that."""
+    if row.hold is not None:
+        return waits_of(store, row)
+    if row.status != RunStatus.SUSPENDED:
+        return None
+    return _rests(store, row, store.open_waits([row.run_no]), store.set_timers([row.run_no]), now)
+
+
+def resting(store: Store, rows: Sequence[RunRow], now: int) -> set[int]:
+    """The numbers of those of some runs that nothing but somebody from outside can move, however many they are."""
+    asleep = [row for row in rows if row.status == RunStatus.SUSPENDED and row.hold is None]
+    found = {row.run_no for row in rows if row.hold is not None}
+    for page in (asleep[start : start + PAGE] for start in range(0, len(asleep), PAGE)):
+        numbers = [row.run_no for row in page]
+        waits: dict[int, list[WaitRow]] = {number: [] for number in numbers}
+        timers: dict[int, list[TimerRow]] = {number: [] for number in numbers}
+        for wait in store.open_waits(numbers):
+            waits[wait.run_no].append(wait)
+        for timer in store.set_timers(numbers):
+            timers[timer.run_no].append(timer)
+        found |= {row.run_no for row in page if _rests(store, row, waits[row.run_no], timers[row.run_no], now)}
+    return found
+
+
+def _rests(
+    store: Store, row: RunRow, waits: Sequence[WaitRow], timers: Sequence[TimerRow], now: int
+) -> list[Wait] | None:
+    if any(wait.kind == "pause" for wait in waits):
+        return [wait_view(row.run_id, row.workflow, wait) for wait in waits]
+    if any(timer.timer.startswith("retry:") for timer in timers):  # also a start that is delayed
+        return None
+    found: list[Wait] = []
+    for wait in waits:
+        if wait.kind in OF_PEOPLE and (wait.until is None or wait.until > now):
+            found.append(wait_view(row.run_id, row.workflow, wait))
+            continue
+        child = store.run(_data(wait.data).get("child") or "") if wait.kind == "child" else None
+        below = None if child is None else only_outside_moves(store, child, now)
+        if below is None:  # a sleep, a deadline that is due, a child that goes on
+            return None
+        found += below
+    return found or None
+
+
+def command_for(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:
+    """What somebody types to end a wait, behind `holdfast`; nothing when it ends by itself. `alone`: the run waits for
+    nothing else, so its id is enough."""
+    match wait.kind:
+        case "input":
+            return ("respond", str(wait.wait_id))
+        case "signal":
+            return ("signal", wait.run_id, str(wait.name), "PAYLOAD")
+        case "basket" if not alone:
+            return ("resume", wait.run_id, "--wait", str(wait.wait_id))
+        case "basket" | "pause" | "hold":
+            return ("resume", wait.run_id)
+    return ()
+
+
+def how_to_go_on(waits: Sequence[Wait]) -> str:
+    """The command that ends the first of these waits."""
+    return shlex.join(("holdfast", *command_for(waits[0], alone=len(waits) == 1)))

@@ -1,0 +1,51 @@
+-- Messages to runs, written without the lease, in order of arrival. Whatever writes gives the number of its transaction
+-- as the last column.
+
+-- name: send
+-- Store messages, and tell of each what it met: the status of its run, whether its id was known and said the same,
+-- whether it is stored now. The runs are locked first, in the order of their numbers: one that ends at this moment
+-- either is seen as ended here, or waits and then finds these messages.
+WITH target AS MATERIALIZED (
+    SELECT run_no, status FROM holdfast.run_state WHERE run_no = ANY($6) ORDER BY run_no FOR SHARE),
+v AS MATERIALIZED (
+    SELECT u.message_id, u.run_no, u.kind, u.payload, u.created_at, u.place, target.status
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bigint[])
+        WITH ORDINALITY AS u (message_id, run_no, kind, payload, created_at, place)
+    LEFT JOIN target ON target.run_no = u.run_no),
+added AS (
+    INSERT INTO holdfast.run_inbox_messages (message_id, run_no, kind, payload, created_at, status)
+    SELECT v.message_id, v.run_no, v.kind, v.payload, v.created_at, 'new' FROM v
+    WHERE v.status NOT IN ('completed', 'failed', 'cancelled')
+        OR (v.status IS NOT NULL AND v.kind IN ('fork', 'jump', 'retry', 'recover'))
+    ORDER BY v.place
+    ON CONFLICT (message_id) DO NOTHING
+    RETURNING message_id)
+SELECT v.status, m.message_id IS NOT NULL, (m.run_no, m.kind, m.payload) = (v.run_no, v.kind, v.payload),
+    v.message_id IN (SELECT message_id FROM added), pg_current_xact_id()
+FROM v LEFT JOIN holdfast.run_inbox_messages AS m ON m.message_id = v.message_id
+ORDER BY v.place;
+
+-- name: known_messages
+-- What messages said that somebody else was quicker to send.
+SELECT message_id, run_no, kind, payload FROM holdfast.run_inbox_messages WHERE message_id = ANY($1);
+
+-- name: message
+-- One message by its id.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM holdfast.run_inbox_messages WHERE message_id = $1;
+
+-- name: new_messages_of
+-- What these runs have not seen yet.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM holdfast.run_inbox_messages WHERE run_no = ANY($1) AND status = 'new' ORDER BY no;
+
+-- name: held_messages
+-- What these runs have seen and not used yet.
+SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
+FROM holdfast.run_inbox_messages WHERE run_no = ANY($1) AND status = 'held' ORDER BY no;
+
+-- name: new_messages_unowned
+-- What nobody looks at: the scan that makes sure.
+SELECT m.message_id, m.run_no, m.kind, m.payload, m.created_at, m.status, m.outcome, m.no
+FROM holdfast.run_inbox_messages AS m JOIN holdfast.run_state AS r ON r.run_no = m.run_no
+WHERE m.status = 'new' AND r.engine IS NULL ORDER BY m.no;

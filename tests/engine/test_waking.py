@@ -1,0 +1,163 @@
+"""Many runs that wake together, by signals or by timers, from memory or from their rows, ask the store few questions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.engine import recovery
+from holdfast.engine.engine import Engine
+from tests.engine.kit import check_file, until, url
+
+RUNS = 30
+RAN: Counter[str] = Counter()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture(autouse=True)
+def _ran() -> None:
+    RAN.clear()
+
+
+@hf.node
+async def wak_note(text: str) -> str:
+    RAN[text] += 1
+    return text
+
+
+@hf.workflow
+async def wak_signalled(ctx: hf.Context, name: str) -> list[Any]:
+    return [await ctx.step(wak_note, name), await ctx.receive("go"), await ctx.step(wak_note, f"{name} again")]
+
+
+@hf.workflow
+async def wak_asleep(ctx: hf.Context, name: str) -> str:
+    await ctx.sleep(0.4)
+    return await ctx.step(wak_note, name)
+
+
+@hf.node
+async def wak_half(ctx: hf.Context, side: str) -> list[Any]:
+    return [await ctx.step(wak_note, side), await ctx.receive(side)]
+
+
+@hf.workflow
+def wak_halves() -> Any:
+    return {"left": wak_half("left"), "right": wak_half("right")}
+
+
+def counted(engine: Engine, verb: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a verb of the store is asked, from now on."""
+    asked: list[Any] = []
+    ask: Callable[..., Any] = getattr(engine.store, verb)
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        return ask(*args, **kwargs)
+
+    monkeypatch.setattr(engine.store, verb, note)
+    return asked
+
+
+async def evicted(engine: Engine, runs: int) -> None:
+    await until(lambda: engine.store.counts().get("suspended") == runs and not engine.actors, "nothing is in memory")
+
+
+@pytest.mark.parametrize("idle_seconds", [60.0, 0.0])
+async def test_signals_to_many_runs_at_once_are_looked_for_once(
+    db: Path, monkeypatch: pytest.MonkeyPatch, idle_seconds: float
+) -> None:
+    async with hf.open(url(db), idle_seconds=idle_seconds) as engine:
+        runs = [await engine.start(wak_signalled, name=f"run {n}") for n in range(RUNS)]
+        await until(lambda: engine.store.counts().get("suspended") == RUNS)
+        if idle_seconds == 0:
+            await evicted(engine, RUNS)
+        looks = counted(engine, "new_messages", monkeypatch)
+        sends = counted(engine, "send", monkeypatch)
+        memories = counted(engine, "events_of", monkeypatch)
+        await asyncio.gather(*(run.signal("go", n) for n, run in enumerate(runs)))
+        results = [await run.result() for run in runs]
+        assert len(sends) < RUNS / 3
+        assert len(looks) < RUNS / 3
+        assert len(memories) < RUNS / 3, "bodies that begin again together read what they remember together"
+    assert results == [[f"run {n}", n, f"run {n} again"] for n in range(RUNS)]
+    assert set(RAN.values()) == {1}, "what was remembered did not run again"
+    check_file(db)
+
+
+async def test_two_bodies_of_one_run_that_begin_again_together_remember_each_its_own(db: Path) -> None:
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        run = await engine.start(wak_halves)
+        await evicted(engine, 1)
+        await asyncio.gather(run.signal("left", 1), run.signal("right", 2))
+        assert await run.result() == {"left": ["left", 1], "right": ["right", 2]}
+    assert RAN == {"left": 1, "right": 1}
+    check_file(db)
+
+
+async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path) -> None:
+    async with hf.open(url(db), poll_seconds=60.0) as engine:
+        run = await engine.start(wak_signalled, name="one")
+        await until(lambda: engine.store.counts().get("suspended") == 1)
+        first = asyncio.create_task(engine.inbox.look())
+        await asyncio.sleep(0)  # it is under way
+        second = asyncio.create_task(run.signal("go", 1))
+        await asyncio.sleep(0)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await second
+        assert await run.result() == ["one", 1, "one again"]
+
+
+async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 8)
+    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 3)
+    async with hf.open(url(db), idle_seconds=0.0, poll_seconds=0.2) as engine:
+        runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
+        pages = counted(engine, "due_timers", monkeypatch)
+        assert [await run.result() for run in runs] == [f"run {n}" for n in range(RUNS)]
+        assert len(pages) >= 2
+    assert set(RAN.values()) == {1}
+    check_file(db)
+
+
+async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version whose code is not here has more timers due than one look takes."""
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 4)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        foreign = [await engine.start(wak_asleep, name=f"foreign {n}") for n in range(10)]
+        await evicted(engine, 10)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        drivable = engine.recovery._drivable
+        theirs = {engine.store.run(run.run_id).run_no for run in foreign}  # type: ignore[union-attr]
+        monkeypatch.setattr(engine.recovery, "_drivable", lambda nos: [n for n in drivable(nos) if n not in theirs])
+        ours = await engine.start(wak_asleep, name="ours")
+        assert await ours.result(timeout=20) == "ours"
+
+
+async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 1)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
+        await evicted(engine, RUNS)
+    async with hf.open(url(db), poll_seconds=60.0) as engine:
+        await until(lambda: not engine.store.next_timer() or engine.store.next_timer() <= engine.clock.now())  # type: ignore[operator]
+        waking = asyncio.create_task(engine.recovery.wake_due())
+        await until(lambda: engine.actors)
+    with contextlib.suppress(asyncio.CancelledError):
+        await waking
+    async with hf.open(url(db)) as engine:
+        assert [await engine.get(run.run_id).result() for run in runs] == [f"run {n}" for n in range(RUNS)]
+    check_file(db)
