@@ -27,13 +27,19 @@ class Batch(Generic[T, R]):
         self._busy = False
 
     async def put(self, item: T) -> R:
-        """What became of the item."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if not self._busy:
-            self._busy = True
-            self._spawn(self._work())
-        return await future
+        """What became of the item. The first one goes at once, so that what is asked before something is also done
+        before it; the others wait for it, together."""
+        if self._busy:
+            future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+            self._waiting.append((item, future))
+            return await future
+        self._busy = True
+        try:
+            return (await self._do([item]))[0]
+        finally:
+            self._busy = bool(self._waiting)
+            if self._waiting:
+                self._spawn(self._work())
 
     async def _work(self) -> None:
         try:

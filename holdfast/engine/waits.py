@@ -125,7 +125,7 @@ def only_outside_moves(store: Store, row: RunRow, now: int) -> list[Wait] | None
     None. The deadline of a question counts when it has passed: nobody stays for days to see that."""
     if row.hold is not None:
         return waits_of(store, row)
-    if row.status != RunStatus.SUSPENDED:
+    if row.status != RunStatus.SUSPENDED or store.new_messages([row.run_no]):  # an answer may be on its way
         return None
     return _rests(store, row, store.open_waits([row.run_no]), store.set_timers([row.run_no]), now)
 
@@ -135,14 +135,17 @@ def resting(store: Store, rows: Sequence[RunRow], now: int) -> set[int]:
     asleep = [row for row in rows if row.status == RunStatus.SUSPENDED and row.hold is None]
     found = {row.run_no for row in rows if row.hold is not None}
     for page in (asleep[start : start + PAGE] for start in range(0, len(asleep), PAGE)):
-        numbers = [row.run_no for row in page]
+        moved = {message.run_no for message in store.new_messages([row.run_no for row in page])}
+        numbers = [row.run_no for row in page if row.run_no not in moved]
         waits: dict[int, list[WaitRow]] = {number: [] for number in numbers}
         timers: dict[int, list[TimerRow]] = {number: [] for number in numbers}
         for wait in store.open_waits(numbers):
             waits[wait.run_no].append(wait)
         for timer in store.set_timers(numbers):
             timers[timer.run_no].append(timer)
-        found |= {row.run_no for row in page if _rests(store, row, waits[row.run_no], timers[row.run_no], now)}
+        for row in page:
+            if row.run_no in waits and _rests(store, row, waits[row.run_no], timers[row.run_no], now):
+                found.add(row.run_no)
     return found
 
 

@@ -65,6 +65,7 @@ LOST: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.IdleSessionTimeoutError,
+    asyncpg.TargetServerAttributeNotMatched,  # of several hosts none is the primary yet
     asyncpg.ReadOnlySQLTransactionError,  # the server became a replica: the next connection finds the new primary
 )
 """The connection or the server is away: whether the last statement happened is not known."""
@@ -245,24 +246,30 @@ class Connections:
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """A connection for the time of a block: an idle one, else a new one."""
-        with self._places:
-            connection = self._take_idle() or Connection(self._where)
-            try:
-                yield connection
-            except BaseException as error:
-                self._give_back(connection, is_sound=isinstance(error, Exception) and not isinstance(error, LOST))
-                raise
-            self._give_back(connection, is_sound=True)
+        with self._places, self._lent(self._take_idle() or Connection(self._where)) as connection:
+            yield connection
 
     @contextmanager
     def lend_idle(self) -> Iterator[Connection | None]:
-        """The same for what can be left undone: nothing when there is no idle one."""
-        if self._idle and self._places.acquire(blocking=False):
-            self._places.release()
-            with self.lend() as connection:
-                yield connection
-        else:
+        """The same for what can be left undone: nothing when none is idle. Never waits, never connects."""
+        connection = self._take_idle() if self._places.acquire(blocking=False) else None
+        if connection is None:
             yield None
+            return
+        try:
+            with self._lent(connection):
+                yield connection
+        finally:
+            self._places.release()
+
+    @contextmanager
+    def _lent(self, connection: Connection) -> Iterator[Connection]:
+        try:
+            yield connection
+        except BaseException as error:
+            self._give_back(connection, is_sound=isinstance(error, Exception) and not isinstance(error, LOST))
+            raise
+        self._give_back(connection, is_sound=True)
 
     def drop_idle(self) -> None:
         """The server was away: what was connected before is not any more."""

@@ -3,10 +3,11 @@
     main([DATABASE, EFFECTS, WORKFLOW:RUN_ID, WORKFLOW:PREFIX*COUNT, resume:RUN_ID, cancel:RUN_ID, ...])
 
 It opens an engine, starts those of the runs that do not exist, and ends when nothing is unfinished but what waits for
-people. What people ask for (`answer:RUN_ID=JSON`, `signal:RUN_ID:NAME:ID=JSON`, `pause:RUN_ID`) is said to be `told`
-when it was acknowledged; with CRASH_CLIENT nothing is driven, as by a program that only asks. Every body and
-step writes a line to the effects file when it acts, as an outside receiver would see it: what acted, under which
-idempotency key, in which attempt. Each returns its own name, so that the journal tells what is completed.
+people. What people ask for (`answer:RUN_ID:WAIT=JSON`, `signal:RUN_ID:NAME:ID=JSON`, `pause:RUN_ID`, `release:RUN_ID`)
+is `told` when it was acknowledged; with CRASH_CLIENT the process only asks, and does not wait for any end.
+
+Every body and step writes a line to the effects file when it acts, as an outside receiver would see it: what acted,
+under which idempotency key, in which attempt. Each returns its own name, so that the journal tells what is completed.
 """
 
 from __future__ import annotations
@@ -445,6 +446,9 @@ async def drive(database: str, wanted: list[str]) -> None:
                 continue
             with contextlib.suppress(hf.RunSuspended):
                 await engine.get(row["run_id"]).until_quiet()
+        if os.environ.get("CRASH_STAY") == "quiet":
+            say("quiet")
+            await asyncio.Event().wait()
         say("done")
 
 
@@ -457,7 +461,7 @@ async def do(engine: Any, entry: str) -> None:
     elif name == "cancel":
         await engine.get(run_id).cancel("enough")
         say(f"told {entry}")
-    elif name in ("answer", "signal", "pause"):
+    elif name in ("answer", "signal", "pause", "release"):
         await ask(engine, name, run_id)
         say(f"told {entry}")
     elif many:
@@ -473,12 +477,14 @@ async def ask(engine: Any, kind: str, what: str) -> None:
     run = engine.get(run_id)
     if kind == "pause":
         await run.pause()
+    elif kind == "release":
+        (wait,) = [wait for wait in await run.waits() if wait.kind == "basket"] or [None]
+        await run.resume(wait=None if wait is None else wait.wait_id)
     elif kind == "signal":
         name, _, signal_id = rest.partition(":")
         await run.signal(name, json.loads(data), id=signal_id)
     else:
-        wait_id = rest or next(wait.wait_id for wait in await run.waits() if wait.kind == "input")
-        await run.respond(wait_id, json.loads(data), actor=f"process {os.getpid()}")
+        await run.respond(rest, json.loads(data), actor=f"process {os.getpid()}")
 
 
 class Announcer(logging.Handler):

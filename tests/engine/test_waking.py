@@ -1,4 +1,4 @@
-"""Many runs that wake together, by signals or by timers, from memory or from their rows, ask the store few questions."""
+"""Many runs that wake together, by signals or by timers, from memory or from their rows: few questions to the store."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine import recovery
 from holdfast.engine.engine import Engine
+from holdfast.store.api import MessageRow
 from tests.engine.kit import check_file, until, url
 
 RUNS = 30
@@ -106,25 +107,26 @@ async def test_two_bodies_of_one_run_that_begin_again_together_remember_each_its
     check_file(db)
 
 
-async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path) -> None:
-    async with hf.open(url(db), poll_seconds=60.0) as engine:
+async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+    async with hf.open(url(db)) as engine:
         run = await engine.start(wak_signalled, name="one")
         await until(lambda: engine.store.counts().get("suspended") == 1)
-        first = asyncio.create_task(engine.inbox.look())
-        await asyncio.sleep(0)  # it is under way
-        second = asyncio.create_task(run.signal("go", 1))
-        await asyncio.sleep(0)
+        (row,) = engine.store.runs()
+        signal = MessageRow("m_1", row.run_no, "signal", b'{"name": "go", "payload": 1}', engine.clock.now())
+        await engine.committer.call(engine.store.send, [signal])
+        first, second = (asyncio.create_task(engine.inbox.look()) for _ in range(2))
+        await asyncio.sleep(0)  # the first one is under way, and the second waits for it
         first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
         await second
-        assert await run.result() == ["one", 1, "one again"]
+        assert await run.result(timeout=20) == ["one", 1, "one again"]
 
 
 async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "DUE_AT_ONCE", 8)
     monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 3)
-    async with hf.open(url(db), idle_seconds=0.0, poll_seconds=0.2) as engine:
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "0.2")
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
         pages = counted(engine, "due_timers", monkeypatch)
         assert [await run.result() for run in runs] == [f"run {n}" for n in range(RUNS)]
@@ -152,12 +154,14 @@ async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, mon
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
         await evicted(engine, RUNS)
-    async with hf.open(url(db), poll_seconds=60.0) as engine:
-        await until(lambda: not engine.store.next_timer() or engine.store.next_timer() <= engine.clock.now())  # type: ignore[operator]
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+    async with hf.open(url(db)) as engine:
+        await until(lambda: len(engine.store.due_timers(engine.clock.now(), 100, ["wak_asleep"])) == RUNS)
         waking = asyncio.create_task(engine.recovery.wake_due())
         await until(lambda: engine.actors)
     with contextlib.suppress(asyncio.CancelledError):
         await waking
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "0.05")
     async with hf.open(url(db)) as engine:
         assert [await engine.get(run.run_id).result() for run in runs] == [f"run {n}" for n in range(RUNS)]
     check_file(db)

@@ -146,8 +146,7 @@ SELECT run_no FROM holdfast.run_state WHERE run_no = ANY($1) ORDER BY run_no FOR
 -- statement of its own, behind the fence: only then it sees what others have sent before the run's row was ours.
 UPDATE holdfast.run_inbox_messages SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
-WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover')
-RETURNING pg_current_xact_id();
+WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
 -- Messages of a group to runs that have ended meanwhile.

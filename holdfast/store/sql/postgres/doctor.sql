@@ -31,10 +31,21 @@ SELECT workflow, version, hash, definition, created_at FROM holdfast.workflow_ve
 -- Whether what returned from a commit is on the disk.
 SELECT current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off';
 
--- name: own_tables
--- The tables of this schema, to be read whole.
-SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY 1;
+-- name: read_everything
+-- Every value of every table, so that the server checks what it has: pages, rows, values that lie beside them.
+SELECT count(everything.row) FROM (
+    SELECT t::text FROM holdfast.store_meta AS t
+    UNION ALL SELECT t::text FROM holdfast.store_migrations AS t
+    UNION ALL SELECT t::text FROM holdfast.workflow_versions AS t
+    UNION ALL SELECT t::text FROM holdfast.run_state AS t
+    UNION ALL SELECT t::text FROM holdfast.run_node_state AS t
+    UNION ALL SELECT t::text FROM holdfast.run_events AS t
+    UNION ALL SELECT t::text FROM holdfast.run_branches AS t
+    UNION ALL SELECT t::text FROM holdfast.run_inbox_messages AS t
+    UNION ALL SELECT t::text FROM holdfast.run_waits AS t
+    UNION ALL SELECT t::text FROM holdfast.run_timers AS t
+    UNION ALL SELECT t::text FROM holdfast.engines AS t
+) AS everything (row);
 
 -- Questions about a range of runs, $1 to $2, as of $3; each gives run_no, run_id, node, path, seq, found, wanted.
 
@@ -257,7 +268,12 @@ GROUP BY m.run_no;
 UPDATE holdfast.run_state SET
     token = token + 1, version = $3, last_seq = $4, head_hash = $5, status = $6, branch = $7, recoveries = $8,
     started_at = $9, finished_at = $10, fold = $11, hold = CASE WHEN hold LIKE 'corrupt%' THEN NULL ELSE hold END
-WHERE run_no = $1 AND token = $2 AND engine IS NULL;
+WHERE run_no = $1 AND token = $2 AND engine IS NULL
+RETURNING pg_current_xact_id();
+
+-- name: is_rebuilt
+-- Whether a repair whose answer was lost has happened.
+SELECT 1 FROM holdfast.run_state WHERE run_no = $1 AND token = $2 AND last_seq = $3 AND head_hash = $4 AND engine IS NULL;
 
 -- name: drop_nodes_of_run
 -- They are written again in the same transaction.
@@ -274,21 +290,35 @@ DELETE FROM holdfast.run_timers WHERE run_no = $1;
 -- name: remove_orphan_nodes
 -- Instances of no run.
 DELETE FROM holdfast.run_node_state
-WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1);
+WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1)
+RETURNING pg_current_xact_id();
 
 -- name: remove_orphan_waits
 -- Waits of no run.
-DELETE FROM holdfast.run_waits WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1);
+DELETE FROM holdfast.run_waits WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1)
+RETURNING pg_current_xact_id();
 
 -- name: remove_orphan_timers
 -- Timers of no run.
-DELETE FROM holdfast.run_timers WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1);
+DELETE FROM holdfast.run_timers WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1)
+RETURNING pg_current_xact_id();
 
 -- name: remove_orphan_branches
 -- Branches of no run.
-DELETE FROM holdfast.run_branches WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1);
+DELETE FROM holdfast.run_branches WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1)
+RETURNING pg_current_xact_id();
 
 -- name: remove_orphan_messages
 -- Messages to no run.
 DELETE FROM holdfast.run_inbox_messages
-WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1);
+WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no = $1)
+RETURNING pg_current_xact_id();
+
+-- name: close_inbox_of_ended
+-- What a finished run was sent and will never read.
+UPDATE holdfast.run_inbox_messages AS m SET
+    status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
+FROM holdfast.run_state AS r
+WHERE r.run_no = $1 AND r.status IN ('completed', 'failed', 'cancelled')
+    AND m.run_no = r.run_no AND m.status = 'new' AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
+RETURNING pg_current_xact_id();

@@ -1,0 +1,294 @@
+"""A group on PostgreSQL: the commits of many runs as one statement.
+
+Owns: which statements a group becomes, finding the commits that are refused, and telling whether a commit whose answer
+was lost has happened.
+Never: begins again after a lost connection (see postgres.py), or looks into a payload.
+Invariants: a statement with a fence happens only when every run of it passes. Runs are locked in the order of their
+numbers. Rows of one commit land together or not at all.
+On crash: the transaction was committed or it was not; `in_doubt` finds out which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+
+import asyncpg
+from msgspec.structs import astuple
+
+from holdfast.store.api import Commit, Landed, NodeRow, RunChange, RunStep, TimerRow, WaitRow
+from holdfast.store.postgres_statements import Part, Statements
+
+RUNS_MAX: Final = 500
+"""Runs of one statement: larger ones are no quicker, and hold their locks longer."""
+
+BAD_COMMIT: Final = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.CardinalityViolationError,
+    asyncpg.ProgramLimitExceededError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+"""What one commit's rows can be guilty of. Everything else is the server's, the network's or the process's."""
+
+FENCED: Final = asyncpg.DivisionByZeroError
+"""What a statement with a fence does when a run has another token or another last seq than its owner thinks."""
+
+_DURABLE = Landed(None)
+_STAYS = (None,) * 7
+"""Of a run that only goes on, among others of which more changes."""
+_run_no = attrgetter("run_no")
+_Connection = asyncpg.Connection[Any]
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+
+
+class Landing:
+    """Lands groups over one connection. `wrote` hears the number of each transaction."""
+
+    def __init__(
+        self, connection: _Connection, sql: Statements, wrote: Callable[[int], None], *, in_doubt: bool
+    ) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._wrote = wrote
+        self._in_doubt = in_doubt
+        """Some of these commits may have happened before: then their fence does not match any more."""
+
+    async def land(self, group: Sequence[Commit]) -> list[Landed]:
+        """The whole group at once; where that fails, without those that are refused."""
+        if len({commit.run_no for commit in group}) < len(group):
+            return await self._land_halves(group)
+        try:
+            await self._write(_Rows(sorted(group, key=_run_no)))
+        except FENCED:
+            return await self._land_others(group)
+        except BAD_COMMIT as error:
+            if len(group) > 1:
+                return await self._land_halves(group)
+            return [await self._failed(group[0], error)]
+        return [_DURABLE] * len(group)
+
+    async def _land_halves(self, group: Sequence[Commit]) -> list[Landed]:
+        """Finds the bad commit among many in a few steps."""
+        middle = len(group) // 2
+        return [*await self.land(group[:middle]), *await self.land(group[middle:])]
+
+    async def _land_others(self, group: Sequence[Commit]) -> list[Landed]:
+        """Refuses those whose fence does not match, and lands the others."""
+        found = await self._connection.fetch(self._sql["fences"], [commit.run_no for commit in group])
+        known = {run_no: (token, last_seq) for run_no, token, last_seq in found}
+        passing, fenced = [], []
+        for commit in group:
+            matches = commit.change is None or known.get(commit.run_no) == (commit.token, commit.expected_seq)
+            (passing if matches else fenced).append(commit)
+        if not fenced:  # whoever stood in the way has gone again
+            return await self.land(group)
+        landed = dict(zip(map(_run_no, passing), await self.land(passing), strict=True))
+        own = await self._own(fenced)
+        for commit in fenced:
+            refusal = Landed("fenced", f"run {commit.run_no} is not at token {commit.token}, {commit.expected_seq=}")
+            landed[commit.run_no] = _DURABLE if commit.run_no in own else refusal
+        return [landed[commit.run_no] for commit in group]
+
+    async def _failed(self, commit: Commit, error: Exception) -> Landed:
+        """Why one commit alone did not land."""
+        if await self._own([commit]):
+            return _DURABLE
+        if isinstance(error, asyncpg.UniqueViolationError):
+            wanted = [new.create.run_id for new in (commit, *commit.children) if new.create is not None]
+            taken = {run_id for (run_id,) in await self._connection.fetch(self._sql["taken_run_ids"], wanted)}
+            for run_id in wanted:
+                if run_id in taken:
+                    return Landed("run_exists", f"the run id {run_id} is taken")
+        return Landed("failed", f"{type(error).__name__}: {error}")
+
+    async def _own(self, commits: Sequence[Commit]) -> set[int]:
+        """Those that have happened although nobody was told: the journal has their first event, just as they made it.
+        Their runs' rows were waited for by the statement that was refused, so that whoever wrote them has ended."""
+        if not self._in_doubt:
+            return set()
+        events = [commit.events[0] for commit in commits if commit.events]
+        places = [(event.run_no, event.seq, event.token, event.hash) for event in events]
+        found = await self._connection.fetch(self._sql["own_events"], *zip(*places, strict=True)) if places else []
+        silent = [commit.create for commit in commits if not commit.events and commit.create is not None]
+        rows = [(row.run_no, row.run_id) for row in silent]
+        found += await self._connection.fetch(self._sql["own_runs"], *zip(*rows, strict=True)) if rows else []
+        return {run_no for (run_no,) in found}
+
+    async def _write(self, rows: _Rows) -> None:
+        """One statement, and so one transaction and one round trip, unless what follows has to see what it did."""
+        if not rows.follow:
+            await self._put(rows.first)
+            return
+        async with self._connection.transaction(isolation="read_committed"):
+            if rows.messages:
+                targets = {message[1] for message in rows.messages}
+                await self._connection.fetch(self._sql["lock_runs"], sorted(targets.union(rows.run_nos)))
+            await self._put(rows.first)
+            if rows.ended:
+                await self._connection.fetch(self._sql["close_inbox"], rows.ended)
+            for part in rows.later:
+                await self._put([part])
+            if rows.messages:
+                await self._put([("add_messages", rows.messages)])
+                sent = [message[0] for message in rows.messages]
+                await self._connection.fetch(self._sql["drop_undeliverable"], sent)
+
+    async def _put(self, parts: list[Part]) -> None:
+        text, arguments = self._sql.group(parts)
+        record = await self._connection.fetchrow(text, *arguments)
+        assert record is not None
+        self._wrote(record[0])
+
+
+class _Rows:
+    """The rows of a group, by the part of the statement that writes them."""
+
+    def __init__(self, group: Sequence[Commit]) -> None:
+        self.run_nos = [commit.run_no for commit in group]
+        self.ended: list[int] = []
+        self.messages: list[tuple[Any, ...]] = []
+        self._steps: list[tuple[Any, ...]] = []
+        self._moves: list[tuple[Any, ...]] = []
+        self._creates: list[tuple[Any, ...]] = []
+        self._nodes: list[tuple[Any, ...]] = []
+        self._events: list[tuple[Any, ...]] = []
+        self._waits: list[WaitRow] = []
+        self._timers: list[TimerRow] = []
+        self._outcomes: list[tuple[Any, ...]] = []
+        self._branches: list[tuple[Any, ...]] = []
+        self._gone: list[tuple[Any, ...]] = []
+        for commit in group:
+            self._take(commit)
+        waits, timers = _layers(self._waits, _key_of_two), _layers(self._timers, _key_of_two)
+        outcomes = _layers(self._outcomes, _key_of_one)
+        settled_last = bool(self.ended)  # what a run has settled itself is not for close_inbox
+        self.first: list[Part] = [
+            *self._fence(),
+            *_part("create_runs", self._creates),
+            *_part("put_nodes", self._nodes),
+            *_part("append_events", self._events),
+            *_part("put_waits", waits[0]),
+            *_part("put_timers", timers[0]),
+            *_part("settle_messages", [] if settled_last else outcomes[0]),
+            *_part("put_branches", self._branches),
+        ]
+        self.later: list[Part] = [
+            *_part("drop_nodes", self._gone),
+            *(("put_waits", layer) for layer in waits[1:]),
+            *(("put_timers", layer) for layer in timers[1:]),
+            *(("settle_messages", layer) for layer in outcomes[0 if settled_last else 1 :] if layer),
+        ]
+        self.follow = bool(self.ended or self.messages or self.later)
+        """Whether one statement is not enough."""
+
+    def _fence(self) -> list[Part]:
+        if not self._moves:
+            return _part("fence_steps", self._steps)
+        steps = [step + _STAYS for step in self._steps]
+        return [("fence_moves", sorted(self._moves + steps) if steps else self._moves)]
+
+    def _take(self, commit: Commit) -> None:
+        change = commit.change
+        if type(change) is RunStep:
+            fence = (commit.run_no, commit.token, commit.expected_seq)
+            self._steps.append((*fence, change.last_seq, change.head_hash, change.recoveries))
+        elif isinstance(change, RunChange):
+            self._moves.append(_move(commit, change))
+        self._nodes += commit.nodes
+        self._events += commit.events
+        if (
+            change is None
+            or commit.waits
+            or commit.timers
+            or commit.outcomes
+            or commit.messages
+            or commit.children
+            or commit.ends
+            or commit.opens
+        ):
+            self._take_rare(commit)
+
+    def _take_rare(self, commit: Commit) -> None:
+        """What most steps do not have."""
+        if (commit.create is None) == (commit.change is None):
+            raise ValueError(f"a commit of run {commit.run_no} needs either `create` or `change`")
+        if commit.create is not None:
+            self._creates.append(astuple(commit.create))
+        self._waits += commit.waits
+        self._timers += commit.timers
+        self._outcomes += commit.outcomes
+        self.messages += [message[:7] for message in commit.messages]
+        if commit.ends:
+            self.ended.append(commit.run_no)
+        if commit.opens is not None:
+            self._branches.append(commit.opens)
+            self._gone += [(commit.run_no, *instance) for instance in commit.gone]
+        for child in commit.children:
+            self._take(child)
+
+
+async def write_state(
+    connection: _Connection,
+    sql: Statements,
+    nodes: Sequence[NodeRow],
+    waits: Sequence[WaitRow],
+    timers: Sequence[TimerRow],
+) -> None:
+    """State rows alone, for a run whose rows are written anew."""
+    rows: tuple[tuple[str, Sequence[Any]], ...] = (("put_nodes", nodes), ("put_waits", waits), ("put_timers", timers))
+    parts = [part for name, some in rows for part in _part(name, list(some))]
+    if parts:
+        text, arguments = sql.group(parts)
+        await connection.fetch(text, *arguments)
+
+
+def _move(commit: Commit, change: RunChange) -> tuple[Any, ...]:
+    return (
+        commit.run_no,
+        commit.token,
+        commit.expected_seq,
+        change.last_seq,
+        change.head_hash,
+        change.recoveries,
+        change.status,
+        change.branch,
+        change.engine,
+        change.started_at,
+        change.finished_at,
+        change.fold,
+        commit.version if commit.opens is not None and commit.version else None,
+    )
+
+
+def _part(name: str, rows: list[Any]) -> list[Part]:
+    return [(name, rows)] if rows else []
+
+
+def _key_of_one(row: tuple[Any, ...]) -> Hashable:
+    return row[0]
+
+
+def _key_of_two(row: tuple[Any, ...]) -> Hashable:
+    return row[:2]
+
+
+def _layers(rows: list[_Row], key: Callable[[_Row], Hashable]) -> list[list[_Row]]:
+    """Rows such that none of them has the key of another one of its layer, in the order in which they came: a statement
+    of PostgreSQL changes a row once. Nearly always that is one layer."""
+    layers: list[dict[Hashable, _Row]] = [{}]
+    depth: dict[Hashable, int] = {}
+    for row in rows:
+        place = depth[key(row)] = depth.get(key(row), -1) + 1
+        if place == len(layers):
+            layers.append({})
+        layers[place][key(row)] = row
+    return [list(layer.values()) for layer in layers]
+
+
+def portions(group: Sequence[Commit]) -> Iterable[Sequence[Commit]]:
+    """A group as pieces that one statement takes."""
+    return (group[start : start + RUNS_MAX] for start in range(0, len(group), RUNS_MAX))
