@@ -23,6 +23,7 @@ from holdfast.authoring.waiting import ask, pend, receive, sleep
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
+from holdfast.engine.waits import Wait
 from holdfast.model.errors import (
     ChildFailed,
     DeadlinePassed,
@@ -88,6 +89,7 @@ __all__ = [
     "TraceError",
     "UnknownRun",
     "UsageError",
+    "Wait",
     "Won",
     "Workflow",
     "any_of",

@@ -39,6 +39,7 @@ EXPORTED = [
     "TraceError",
     "UnknownRun",
     "UsageError",
+    "Wait",
     "Won",
     "Workflow",
     "any_of",

@@ -432,7 +432,7 @@ class Engine:
         await self.recovery.sweep()
 
     def leave_lost(self) -> None:
-        """Leave runs that others have taken: somebody declared this engine dead, and silent bodies must hear of it too."""
+        """Leave runs that others have taken: we were declared dead, and silent bodies must hear of it too."""
         for actor in list(self.actors.values()):
             row = self.store.run_by_no(actor.run_no)
             if row is None:

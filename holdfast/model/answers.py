@@ -292,7 +292,7 @@ def _absent(schema: Any, text: bytes, whole: Any, used: set[str]) -> Iterator[tu
     """
     known: dict[str, list[_Default]] = {}
     own_address = str(schema.get("$id", "")).removesuffix("#")
-    for found in _checker(text).evaluate(whole).annotations():
+    for found in _checker(_telling(text)).evaluate(whole).annotations():
         base, _, place = found["schemaLocation"].rpartition("#")
         if not (place.endswith("/properties") and isinstance(found["annotations"], list)):
             continue
@@ -303,6 +303,25 @@ def _absent(schema: Any, text: bytes, whole: Any, used: set[str]) -> Iterator[tu
         if known[place]:
             holder = _at(whole, found["instanceLocation"])
             yield from ((holder, default) for default in known[place] if default.name not in holder)
+
+
+@functools.lru_cache(maxsize=SCHEMAS_COMPILED_MAX)
+def _telling(schema: bytes) -> bytes:
+    """The schema in the words with which the checker tells where its `properties` apply: it says nothing of them where
+    `additionalProperties` stands beside them."""
+
+    def reworded(part: Any) -> Any:
+        if isinstance(part, list):
+            return [reworded(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        beside = isinstance(part.get("properties"), dict)
+        return {
+            "unevaluatedProperties" if beside and name == "additionalProperties" else name: reworded(inner)
+            for name, inner in part.items()
+        }
+
+    return _EXACTLY.encode(reworded(_EXACT.decode(schema)))
 
 
 def _defaults(schema: Any, text: bytes, place: str) -> Iterator[_Default]:

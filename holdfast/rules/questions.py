@@ -84,7 +84,7 @@ def answer(d: Draft, wait_id: str, value: bytes, actor: str, c: cmd.Message) -> 
         raise Refusal(
             "no_question", f"{wait_id} is no question but a {wait.kind}: {hint.get(wait.kind, 'it ends by itself')}"
         )
-    if d.state.fold.closing:
+    if d.state.fold.closing and not wait.node.endswith("~undo"):  # a compensation may ask as well
         raise Refusal("closing", f"the run is {d.state.fold.closing}{_because(d)}: {wait_id} needs no answer any more")
     ns = d.state.nodes.get((wait.node, wait.path))
     if wait.until is not None and c.sent_at >= wait.until:

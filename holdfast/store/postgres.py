@@ -27,6 +27,7 @@ from holdfast.store.postgres_connections import (
     Connection,
     Connections,
     Patience,
+    Raw,
     address,
     translated,
 )
@@ -43,7 +44,6 @@ CLAIM_ROUNDS: Final = 3
 """How often a claim looks again at runs that somebody was writing to: they are locked for a commit's time."""
 
 _T = TypeVar("_T")
-_Raw = asyncpg.Connection[Any]
 
 
 class PostgresStore(PostgresDoctor):
@@ -134,7 +134,7 @@ class PostgresStore(PostgresDoctor):
     def _claim(self, engine: str, free: list[tuple[int, int]]) -> dict[int, RunRow]:
         bindings = (engine, *self._pairs(free))
 
-        async def take(raw: _Raw, again: bool) -> list[Any]:
+        async def take(raw: Raw, again: bool) -> list[Any]:
             won = await raw.fetch(self._sql["claimed"], *bindings) if again else []
             taken = await raw.fetch(self._sql["claim"], *bindings)
             self._note(taken)
@@ -192,7 +192,7 @@ class PostgresStore(PostgresDoctor):
                 return False
 
     def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        async def read(raw: _Raw, _: bool) -> list[Any]:
+        async def read(raw: Raw, _: bool) -> list[Any]:
             return await raw.fetch(self._sql[name], *bindings)
 
         return [tuple(record) for record in self._do(read, writes=False)]
@@ -213,14 +213,14 @@ class PostgresStore(PostgresDoctor):
     # doing it again -------------------------------------------------------------------------------------------
 
     def _write(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
-        async def write(raw: _Raw, _: bool) -> list[Any]:
+        async def write(raw: Raw, _: bool) -> list[Any]:
             return await raw.fetch(self._sql[name], *bindings)
 
         records = self._do(write)
         self._note(records)
         return [tuple(record)[:-1] for record in records]
 
-    def _landing(self, raw: _Raw, again: bool) -> Landing:
+    def _landing(self, raw: Raw, again: bool) -> Landing:
         return Landing(raw, self._sql, self._changes.add_own, in_doubt=again)
 
     def _note(self, records: Sequence[Any]) -> None:

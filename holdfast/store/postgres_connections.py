@@ -19,7 +19,7 @@ import threading
 from asyncio import events, tasks
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -76,6 +76,11 @@ ROLLED_BACK: Final = (
     asyncpg.QueryCanceledError,  # a timeout that somebody set for the server
 )
 """The transaction did not happen, and may when it is tried again."""
+
+if TYPE_CHECKING:
+    Raw = asyncpg.Connection[asyncpg.Record]
+else:
+    Raw = asyncpg.Connection
 
 log = logging.getLogger("holdfast.store")
 _T = TypeVar("_T")
@@ -145,7 +150,7 @@ class Connection:
     def __init__(self, where: Address) -> None:
         self._loop = asyncio.SelectorEventLoop()
         try:
-            self.raw: asyncpg.Connection[asyncpg.Record] = self.wait(_connect(where))
+            self.raw: Raw = self.wait(_connect(where))
             self.wait(_verify(self.raw, where.shown))
         except BaseException:
             self.drop()
@@ -199,7 +204,7 @@ async def _end_tasks() -> None:
     await asyncio.sleep(0)
 
 
-async def _connect(where: Address) -> asyncpg.Connection[asyncpg.Record]:
+async def _connect(where: Address) -> Raw:
     settings = {"application_name": "holdfast"}
     return await asyncpg.connect(
         where.dsn,
@@ -212,7 +217,7 @@ async def _connect(where: Address) -> asyncpg.Connection[asyncpg.Record]:
     )
 
 
-async def _verify(raw: asyncpg.Connection[asyncpg.Record], shown: str) -> None:
+async def _verify(raw: Raw, shown: str) -> None:
     """Refuses a server that could lose what it has acknowledged, or that takes no writes. Asked of every connection:
     a server can become another one behind its address, and a role can be given other settings."""
     number, version, is_replica, is_read_only, has_fsync, waits, encoding = (await raw.fetch(_SERVER))[0]

@@ -16,7 +16,7 @@ import asyncpg
 from holdfast.store.api import Check, Health, Rebuilt
 from holdfast.store.checks import Checks
 from holdfast.store.migrate import migrations
-from holdfast.store.postgres_connections import describe
+from holdfast.store.postgres_connections import Raw, describe
 from holdfast.store.postgres_group import write_state
 from holdfast.store.postgres_reads import PostgresReads
 from holdfast.store.postgres_statements import Statements
@@ -26,7 +26,7 @@ READ_EVERYTHING_SECONDS = 24 * 3600.0
 
 _T = TypeVar("_T")
 
-Work = Callable[[asyncpg.Connection[Any], bool], Coroutine[Any, Any, _T]]
+Work = Callable[[Raw, bool], Coroutine[Any, Any, _T]]
 """What is done over one connection. True: it is done again, and may have happened before."""
 
 
@@ -51,7 +51,7 @@ class PostgresDoctor(PostgresReads, Checks):
     def _unreadable(self) -> list[str]:
         """What the server says when it reads every table whole."""
 
-        async def read(connection: asyncpg.Connection[Any], _: bool) -> list[str]:
+        async def read(connection: Raw, _: bool) -> list[str]:
             try:
                 await connection.fetch(self._sql["read_everything"], timeout=READ_EVERYTHING_SECONDS)
             except (asyncpg.InternalServerError, asyncpg.PostgresIOError) as error:
@@ -61,7 +61,7 @@ class PostgresDoctor(PostgresReads, Checks):
         return self._do(read, writes=False)
 
     def rebuild(self, rebuilt: Rebuilt) -> bool:
-        async def write(connection: asyncpg.Connection[Any], again: bool) -> bool:
+        async def write(connection: Raw, again: bool) -> bool:
             async with connection.transaction(isolation="read_committed"):
                 return await _rebuild(connection, self._sql, rebuilt, again)
 
@@ -74,7 +74,7 @@ class PostgresDoctor(PostgresReads, Checks):
         return len(self._write("close_inbox_of_ended", (run_no,)))
 
 
-async def _rebuild(connection: asyncpg.Connection[Any], sql: Statements, rebuilt: Rebuilt, again: bool) -> bool:
+async def _rebuild(connection: Raw, sql: Statements, rebuilt: Rebuilt, again: bool) -> bool:
     *columns, nodes, waits, timers = rebuilt
     if not await connection.fetch(sql["rebuild_run"], *columns):
         done = (rebuilt.run_no, rebuilt.token + 1, rebuilt.last_seq, rebuilt.head_hash)

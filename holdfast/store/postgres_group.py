@@ -10,7 +10,7 @@ On crash: the transaction was committed or it was not; `in_doubt` finds out whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ import asyncpg
 from msgspec.structs import astuple
 
 from holdfast.store.api import Commit, Landed, NodeRow, RunChange, RunStep, TimerRow, WaitRow
+from holdfast.store.postgres_connections import Raw
 from holdfast.store.postgres_statements import Part, Statements
 
 RUNS_MAX: Final = 500
@@ -41,16 +42,13 @@ _DURABLE = Landed(None)
 _STAYS = (None,) * 7
 """Of a run that only goes on, among others of which more changes."""
 _run_no = attrgetter("run_no")
-_Connection = asyncpg.Connection[Any]
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
 class Landing:
     """Lands groups over one connection. `wrote` hears the number of each transaction."""
 
-    def __init__(
-        self, connection: _Connection, sql: Statements, wrote: Callable[[int], None], *, in_doubt: bool
-    ) -> None:
+    def __init__(self, connection: Raw, sql: Statements, wrote: Callable[[int], None], *, in_doubt: bool) -> None:
         self._connection = connection
         self._sql = sql
         self._wrote = wrote
@@ -59,6 +57,8 @@ class Landing:
 
     async def land(self, group: Sequence[Commit]) -> list[Landed]:
         """The whole group at once; where that fails, without those that are refused."""
+        if not group:
+            return []
         if len({commit.run_no for commit in group}) < len(group):
             return await self._land_halves(group)
         try:
@@ -80,7 +80,8 @@ class Landing:
         """Refuses those whose fence does not match, and lands the others."""
         found = await self._connection.fetch(self._sql["fences"], [commit.run_no for commit in group])
         known = {run_no: (token, last_seq) for run_no, token, last_seq in found}
-        passing, fenced = [], []
+        passing: list[Commit] = []
+        fenced: list[Commit] = []
         for commit in group:
             matches = commit.change is None or known.get(commit.run_no) == (commit.token, commit.expected_seq)
             (passing if matches else fenced).append(commit)
@@ -163,8 +164,8 @@ class _Rows:
         self._gone: list[tuple[Any, ...]] = []
         for commit in group:
             self._take(commit)
-        waits, timers = _layers(self._waits, _key_of_two), _layers(self._timers, _key_of_two)
-        outcomes = _layers(self._outcomes, _key_of_one)
+        waits, timers = _layers(self._waits, 2), _layers(self._timers, 2)
+        outcomes = _layers(self._outcomes, 1)
         settled_last = bool(self.ended)  # what a run has settled itself is not for close_inbox
         self.first: list[Part] = [
             *self._fence(),
@@ -232,7 +233,7 @@ class _Rows:
 
 
 async def write_state(
-    connection: _Connection,
+    connection: Raw,
     sql: Statements,
     nodes: Sequence[NodeRow],
     waits: Sequence[WaitRow],
@@ -268,25 +269,18 @@ def _part(name: str, rows: list[Any]) -> list[Part]:
     return [(name, rows)] if rows else []
 
 
-def _key_of_one(row: tuple[Any, ...]) -> Hashable:
-    return row[0]
-
-
-def _key_of_two(row: tuple[Any, ...]) -> Hashable:
-    return row[:2]
-
-
-def _layers(rows: list[_Row], key: Callable[[_Row], Hashable]) -> list[list[_Row]]:
+def _layers(rows: list[_Row], key_size: int) -> list[list[_Row]]:
     """Rows such that none of them has the key of another one of its layer, in the order in which they came: a statement
     of PostgreSQL changes a row once. Nearly always that is one layer."""
-    layers: list[dict[Hashable, _Row]] = [{}]
-    depth: dict[Hashable, int] = {}
+    layers: list[list[_Row]] = [[]]
+    times: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        place = depth[key(row)] = depth.get(key(row), -1) + 1
-        if place == len(layers):
-            layers.append({})
-        layers[place][key(row)] = row
-    return [list(layer.values()) for layer in layers]
+        layer = times.get(row[:key_size], 0)
+        times[row[:key_size]] = layer + 1
+        if layer == len(layers):
+            layers.append([])
+        layers[layer].append(row)
+    return layers
 
 
 def portions(group: Sequence[Commit]) -> Iterable[Sequence[Commit]]:

@@ -10,19 +10,15 @@ On crash: the transaction was not committed, so nothing happened.
 from __future__ import annotations
 
 import secrets
-from typing import Any
-
-import asyncpg
 
 from holdfast.model.errors import NotOurStore, StoreError
 from holdfast.store.migrate import Migration, migrations, pending
+from holdfast.store.postgres_connections import Raw
 from holdfast.store.postgres_statements import Statements, in_schema
-
-_Connection = asyncpg.Connection[Any]
 
 
 async def migrate(
-    connection: _Connection, sql: Statements, schema: str, where: str, known: tuple[Migration, ...] | None = None
+    connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...] | None = None
 ) -> int:
     """Brings a schema to the newest version; the number of migrations applied here."""
     if known is None:
@@ -43,7 +39,7 @@ async def migrate(
 
 
 async def inspect(
-    connection: _Connection, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
+    connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
     """What is to be applied. Only reads; raises NotOurStore or NewerStore."""
     tables = {name for (name,) in await connection.fetch(sql["tables"], schema)}

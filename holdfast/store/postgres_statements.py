@@ -56,7 +56,12 @@ class Statements:
         used = 0
         end = "when_all_passed" if names[0].startswith("fence") else "done"
         for name in (*names, end):
-            body, before = self._named[name], used
-            bodies.append(_PARAMETER.sub(lambda found, before=before: f"${int(found[1]) + before}", body))
-            used = before + max((int(number) for number in _PARAMETER.findall(body)), default=0)
+            body = self._named[name]
+            bodies.append(_renumbered(body, used))
+            used += max((int(number) for number in _PARAMETER.findall(body)), default=0)
         return f"WITH {', '.join(bodies[:-1])} {bodies[-1]}"
+
+
+def _renumbered(text: str, used: int) -> str:
+    """With its parameters behind those that are used already."""
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + used}", text)

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -198,9 +199,12 @@ def typed(project: Project, answers: list[str], *args: str) -> tuple[str, int]:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project.directory)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
         os.execve(COMMAND[0], [*COMMAND, *args], ENVIRONMENT | {"TERM": "dumb"})  # noqa: S606 - our own
     shown, left = b"", list(answers)
-    while select.select([terminal], [], [], 20)[0]:
+    while True:
+        if not select.select([terminal], [], [], 30)[0]:
+            os.kill(pid, signal.SIGKILL)
         try:
             read = os.read(terminal, 4096)
         except OSError:

@@ -339,6 +339,35 @@ async def test_an_answer_needs_neither_an_engine_that_runs_nor_the_code(db: Path
     check_file(db)
 
 
+async def test_a_compensation_may_ask_a_person() -> None:
+    @hf.node
+    async def refund(ctx: hf.Context, receipt: str) -> None:
+        note = await ctx.ask(f"Was {receipt} paid back?", schema=str)
+        await ctx.step(count, note)
+
+    @hf.node(compensate=refund)
+    async def charge() -> str:
+        return "receipt-1"
+
+    @hf.node
+    async def breaks(receipt: str) -> None:
+        raise ValueError("no")
+
+    @hf.workflow(on_failure="compensate")
+    def ask_while_undoing() -> None:
+        breaks(charge())
+
+    async with harness() as h:
+        run = await h.start(ask_while_undoing)
+        await h.crash()
+        (wait,) = await run.waits()
+        await run.respond(wait.wait_id, "yes, by hand")
+        with pytest.raises(hf.RunFailed):
+            await run.result()
+        assert CALLS == {"yes, by hand": 1}
+        check_harness(h)
+
+
 async def test_a_run_that_waits_costs_a_row_and_is_woken_by_the_answer_that_another_engine_takes(db: Path) -> None:
     async with hf.open(url(db), idle_seconds=0) as engine, hf.open(url(db), recover=False) as other:
         run = await engine.start(ask_once, order=ORDER)

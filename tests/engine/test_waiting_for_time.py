@@ -240,3 +240,41 @@ async def test_what_waits_for_a_person_in_a_child_is_seen_from_its_parent(db: Pa
     async with hf.open(url(db), recover=False) as engine:
         await engine.get("kid").respond(wait.wait_id, "yes")
     assert await asyncio.to_thread(run_it) == "yes"
+
+
+# --- runs that write late -------------------------------------------------------------------------------------------
+
+
+@hf.node
+async def tim_add(x: int) -> int:
+    return x + 1
+
+
+@hf.node
+async def tim_pends(x: int) -> int:
+    return hf.pend("desk", output=x * 10)
+
+
+@hf.workflow(persistence="lazy")
+def tim_lazy(x: int) -> list[Any]:
+    pended = tim_pends(tim_add(x))
+    said = hf.ask("Number?", schema=int, after=pended)
+    return [tim_add.named("last")(pended), said, hf.receive("go", after=said)]
+
+
+async def test_a_lazy_run_has_written_everything_down_before_anybody_outside_hears_of_it() -> None:
+    async with harness() as h:
+        run = await h.start(tim_lazy, x=1)
+        await h.crash()
+        assert [w.kind for w in await run.waits()] == ["basket"]
+        await run.signal("go", "early")
+        await h.crash()
+        await run.pause()
+        await h.crash()
+        await run.resume()
+        await run.resume()
+        await h.crash()
+        (wait,) = await run.waits()
+        await run.respond(wait.wait_id, 5)
+        assert await run.result() == [21, 5, "early"]
+        check_harness(h)

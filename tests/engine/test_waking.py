@@ -109,7 +109,7 @@ async def test_two_bodies_of_one_run_that_begin_again_together_remember_each_its
 
 async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
-    async with hf.open(url(db)) as engine:
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
         run = await engine.start(wak_signalled, name="one")
         await until(lambda: engine.store.counts().get("suspended") == 1)
         (row,) = engine.store.runs()

@@ -35,6 +35,10 @@ def sleepy(x: int = 1) -> int:
 
 def no_sleep(seconds: float) -> None:
     pass
+
+@hf.workflow(name="crashtest_asking")
+def asking() -> list:
+    return [hf.ask("Is 1=1?", schema=bool), hf.receive("hurry")]
 """
 
 
@@ -122,3 +126,19 @@ def test_the_examples_survive_every_crash_and_repeat_nothing_that_matters(argume
 def test_a_tape_of_a_boundary_that_is_not_there_is_wrong_usage(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crashtest", f"{flows}:unsafe", "--replay", "0/999.2"]) == 2
     assert "boundary 999 was not reached" in capsys.readouterr().err
+
+
+def test_people_answer_and_send_signals_from_the_command_line(flows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashtest", f"{flows}:asking", "--replay", "0/"]) == 0
+    assert "nobody answers 'Is 1=1?'" in capsys.readouterr().out
+    asked = ["--answer", "Is 1=1?=true", "--signal", 'hurry={"by": 3}', "--people-take", "0"]
+    assert main(["crashtest", f"{flows}:asking", *asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "was completed"
+
+
+@pytest.mark.parametrize("wrong", [["--answer", "Ship it?"], ["--signal", "hurry=please"], ["--people-take", "soon"]])
+def test_an_answer_without_json_is_wrong_usage(
+    flows: str, wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crashtest", f"{flows}:asking", *wrong]) == 2
+    assert capsys.readouterr().err

@@ -29,7 +29,7 @@ from holdfast.testing.simulation import remembering
 from holdfast.testing.simulation.faults import Outcome
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.store import _READS, ProcessStore
-from tests.explorer import ablations, scenarios, shop
+from tests.explorer import ablations, scenarios, shop, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -211,18 +211,17 @@ def test_timers_of_asyncio_take_no_time() -> None:
     assert report.safe, report.explain()
 
 
-def test_schedules_do_not_pile_up_in_memory() -> None:
+@pytest.mark.parametrize("workflow", [scenarios.graph_parent, waiting.asks_in_a_thread, waiting.races])
+def test_schedules_do_not_pile_up_in_memory(workflow: Any) -> None:
     """Attempts are hidden from the collector, and know the engine that made them: a world has to be taken apart."""
-    explorer = search.Explorer(scenarios.graph_parent, {}, None, set(), {})
 
-    def processes_after_some_schedules() -> int:
-        for text in ("0/", "0/5.7", "0/6.4"):
-            explorer._run(tape.parse(text))
+    def processes() -> int:
         gc.collect()
         return sum(isinstance(found, Process) for found in gc.get_objects())
 
-    with explorer.surroundings():
-        assert processes_after_some_schedules() >= processes_after_some_schedules()
+    before = processes()
+    explore(workflow, answers=waiting.ANSWERS, schedules_max=60)
+    assert processes() == before
 
 
 def test_everything_is_as_it_was_afterwards() -> None:

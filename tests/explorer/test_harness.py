@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.model.errors import RunFailed, UsageError
+import holdfast as hf
+from holdfast.model.errors import InvalidInput, Refused, RunFailed, UsageError
 from holdfast.testing import harness
-from tests.explorer import scenarios, shop
+from tests.explorer import scenarios, shop, waiting
 
 
 async def test_whatever_needs_no_time_has_happened_when_a_call_returns() -> None:
@@ -106,3 +107,95 @@ async def test_a_socket_is_refused_with_a_word_about_fakes() -> None:
         run = await h.start(shop.real_connection)
         with pytest.raises(RunFailed, match="--fake"):
             await run.result()
+
+
+# --- people ---------------------------------------------------------------------------------------------------------
+
+
+@hf.node
+async def harness_review(ctx: hf.Context, case: str) -> str:
+    await ctx.sleep("1d")
+    hf.pend("second_look", output=f"{case} was looked at")
+
+
+@hf.node
+async def harness_done(note: str) -> str:
+    return note
+
+
+@hf.workflow(name="harness_onboarding")
+def onboarding(case: str) -> str:
+    return harness_done(harness_review(case))
+
+
+async def test_a_node_lies_in_its_basket_after_a_day_and_goes_on_when_it_is_resumed() -> None:
+    async with harness() as h:
+        run = await h.start(onboarding, case="ann")
+        await h.advance(days=1)
+        assert (await run.waits())[0].basket == "second_look"
+        assert await h.wait(h.engine.baskets()) != []
+        await run.resume(actor="bob")
+        assert await run.result() == "ann was looked at"
+
+
+async def test_a_question_is_answered_and_a_wrong_answer_leaves_it_open() -> None:
+    async with harness() as h:
+        run = await h.start(waiting.asks)
+        (wait,) = await run.waits()
+        with pytest.raises(InvalidInput, match="approved"):
+            await run.respond(wait.wait_id, {"approved": "perhaps"})
+        await run.respond(wait.wait_id, {"approved": True}, actor="ann")
+        assert (await run.result())["decision"] == {"approved": True, "note": ""}
+        with pytest.raises(Refused, match="was answered by ann"):
+            await run.respond(wait.wait_id, {"approved": False}, actor="bob")
+
+
+async def test_a_signal_is_kept_until_it_is_asked_for_also_over_a_crash() -> None:
+    async with harness() as h:
+        run = await h.start(waiting.receives_many)
+        for number in (1, 2):
+            await run.signal("note", number, id=str(number))
+            await h.crash()
+        await run.signal("note", 1, id="1")
+        await run.signal("other", "x")
+        await h.advance(seconds=15)
+        assert await run.result() == [1, 2, "x", 2]
+
+
+async def test_a_pause_holds_everything_until_it_is_resumed() -> None:
+    async with harness() as h:
+        run = await h.start(waiting.sleeps)
+        await run.pause("the auditor is here", actor="ann")
+        await h.advance(days=2)
+        assert "xp_double" not in {n["node"] for n in await run.nodes() if n["status"] == "completed"}
+        await run.resume()
+        assert await run.result() == 4
+
+
+async def test_reminders_come_by_the_clock_and_end_with_the_answer() -> None:
+    async with harness() as h:
+        run = await h.start(waiting.reminded)
+        await h.advance(minutes=1)
+        (wait,) = await run.waits()
+        assert (wait.assignee, wait.basket) == ("boss", "managers")
+        await run.respond(wait.wait_id, "yes")
+        assert await run.result() == ["yes", 2]
+        assert [e.type for e in await run.events()].count("RunEdited") == 4  # three reminders, and one handed it on
+
+
+async def test_b2_a_question_that_was_abandoned_for_a_year_is_answered_as_if_it_were_new() -> None:
+    """No recovery, no branch, no attempt: it has only waited, through restarts."""
+    async with harness() as h:
+        run = await h.start(waiting.asks_in_code)
+        for _ in range(4):
+            await h.advance(days=92)
+            await h.crash()
+        (wait,) = await run.waits()
+        assert h.now - wait.since > timedelta(days=365)
+        await run.respond(wait.wait_id, {"approved": True})
+        (price,) = await run.waits()
+        await run.respond(price.wait_id, 20)
+        assert await run.result() == [2, True, 3, 20, 21]
+        told = [e.type for e in await run.events()]
+        assert {"RunRecovered", "BranchOpened", "RunTakenOver"}.isdisjoint(told)
+        assert told.count("NodeStarted") == 1

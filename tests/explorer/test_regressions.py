@@ -14,13 +14,14 @@ from unittest import mock
 
 import pytest
 
+from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer, _set
 from holdfast.model import commands as cmd
 from holdfast.model.errors import OutcomeUnknown
 from holdfast.rules import decide, runs
 from holdfast.store.sqlite_reads import SqliteReads
 from holdfast.testing import explore, harness
-from tests.explorer import scenarios
+from tests.explorer import scenarios, waiting
 
 
 class Found(NamedTuple):
@@ -55,6 +56,13 @@ def _undo_anew(d: Any, c: cmd.ProvideUndo) -> None:
     runs.provide_undo(d, c)
 
 
+def _run_again_and_again(self: RunActor, key: tuple[str, str], left: bool = False) -> None:
+    self._restarted_at = -1
+    _body_left(self, key, left)
+
+
+_body_left = RunActor._body_left
+
 FOUND = [
     Found(
         "a full disk while a body orders a child failed the body",
@@ -80,6 +88,14 @@ FOUND = [
         "0/10.9",
         lambda: mock.patch.dict(decide._RULES, {cmd.ProvideUndo: _undo_anew}),
         {"cancel_after": "xp_book"},
+    ),
+    Found(
+        "a body in a thread was run again and again by an engine that had lost its run, and waited for what only the "
+        "new owner knows",
+        waiting.asks_in_a_thread,
+        "0/16.12",
+        lambda: mock.patch.object(RunActor, "_body_left", _run_again_and_again),
+        {"answers": waiting.ANSWERS, "idempotent": ["xp_step"]},
     ),
 ]
 

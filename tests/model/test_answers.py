@@ -516,3 +516,14 @@ def test_schemas_of_definitions_stay_as_they_are() -> None:
 
 def test_a_text_beside_an_instant_stays_any_text() -> None:
     assert wrong(schema_of(str | datetime), "tomorrow") == []
+
+
+def test_defaults_are_filled_in_also_where_nothing_else_is_allowed() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "default": 3}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    assert answers.completed(schema, b'{"ok":true}') == b'{"ok":true,"n":3}'
+    assert answers.problems(schema, b'{"ok":true,"m":1}') != []

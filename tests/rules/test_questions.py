@@ -176,6 +176,18 @@ def test_an_answer_to_a_body_at_work_that_is_told_to_stop_is_refused() -> None:
     assert "enough" in refused.why
 
 
+def test_a_compensation_may_ask_and_is_answered_although_its_run_is_ending() -> None:
+    play = Play(call("pay", compensate="refund"), call("ship", x=ref("pay")), on_failure="compensate")
+    play.complete("pay", 1)
+    play.fail("ship")
+    wait_id = play.ask("pay~undo", "Refund by hand?")
+    play.suspend("pay~undo")
+    play.crash()
+    assert play.answer(wait_id, "done").status == "consumed"
+    play.complete("pay~undo")
+    assert play.failure.error.node == "ship"
+
+
 def test_a_question_that_a_ticket_passed_over_is_superseded_and_says_so() -> None:
     play = Play(call("a"), call("b"), call("c", after=("a", "b")))
     wait_id = play.ask("a")

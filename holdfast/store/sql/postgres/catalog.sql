@@ -4,7 +4,7 @@
 -- The end of a range of run numbers that nobody else gets.
 UPDATE holdfast.store_meta
 SET next_run_no = greatest(next_run_no, coalesce((SELECT max(run_no) FROM holdfast.run_state), 0) + 1) + $1
-WHERE only = 1 RETURNING next_run_no, pg_current_xact_id();
+WHERE single = 1 RETURNING next_run_no, pg_current_xact_id();
 
 -- name: version_of_hash
 -- The number that this definition has already.

@@ -12,7 +12,7 @@ SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnames
 
 -- name: schema_version
 -- How far the schema is.
-SELECT schema_version FROM holdfast.store_meta WHERE only = 1;
+SELECT schema_version FROM holdfast.store_meta WHERE single = 1;
 
 -- name: applied_migrations
 -- What was applied, and what it was.
@@ -36,8 +36,8 @@ INSERT INTO holdfast.store_migrations (number, name, checksum) VALUES ($1, $2, $
 
 -- name: set_schema_version
 -- The first migration makes the row; later ones move it.
-INSERT INTO holdfast.store_meta (only, schema_version, store_id, next_run_no) VALUES (1, $1, $2, 1)
-ON CONFLICT (only) DO UPDATE SET schema_version = excluded.schema_version;
+INSERT INTO holdfast.store_meta (single, schema_version, store_id, next_run_no) VALUES (1, $1, $2, 1)
+ON CONFLICT (single) DO UPDATE SET schema_version = excluded.schema_version;
 
 -- name: now
 -- The clock that all engines share, in microseconds.

@@ -13,7 +13,7 @@ CREATE FUNCTION holdfast.json_text(document bytea, VARIADIC path text[]) RETURNS
     AS $$ SELECT replace(convert_from(document, 'UTF8'), '\u0000', '\u0001')::json #>> path $$;
 
 CREATE TABLE holdfast.store_meta (
-    only           integer PRIMARY KEY CHECK (only = 1),
+    single         integer PRIMARY KEY CHECK (single = 1),
     schema_version bigint  NOT NULL,
     store_id       text    NOT NULL,
     next_run_no    bigint  NOT NULL

