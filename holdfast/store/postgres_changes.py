@@ -1,7 +1,7 @@
 """Changes: whether somebody else has written to a server.
 
-Owns: comparing two moments of a server, each told as `xmin:xmax:xip,xip,...`: every transaction below xmin has ended, none
-from xmax on has begun, and of those between the listed ones are still under way.
+Owns: comparing two moments of a server, each told as `xmin:xmax:xip,xip,...`: every transaction below xmin has ended,
+none from xmax on has begun, and of those between the listed ones are still under way.
 Invariants: what has ended since the last look and is not our own is told once. A transaction of ours whose number was
 not noted yet is taken for somebody else's: a hint too many, never one too few.
 """

@@ -45,8 +45,10 @@ OLDEST_SERVER: Final = 130_000
 
 OWN_SETTINGS: Final = {
     # Statements are written for nested loops over indexes, in the order of run numbers: few rows each, whatever the
-    # tables hold. A plan that was made while a table was small is kept; with a scan or a hash join in it, a commit
-    # would read the whole table for as long as nobody analyses it, and lock runs in another order than its own.
+    # tables hold. So they are planned once (planning a commit of one run takes as long as doing it). A plan that was
+    # made while a table was small is kept; with a scan or a hash join in it, a commit would read the whole table for
+    # as long as nobody analyses it, and lock runs in another order than that of their numbers.
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -342,6 +344,8 @@ def translated(error: Exception, shown: str) -> HoldfastError:
             return error
         case asyncpg.DiskFullError():
             return StoreFull(f"The disk of {shown} is full; nothing was written. Free some space, then resume.")
+        case OSError():
+            return StoreError(f"{shown} cannot be reached: {describe(error)}. Is it up, and is the address right?")
         case asyncpg.InvalidCatalogNameError():
             return StoreMissing(f"{shown}: {describe(error)}. Make it with `createdb`, in UTF8.")
         case asyncpg.InvalidAuthorizationSpecificationError():

@@ -140,8 +140,7 @@ class Landing:
 
     async def _put(self, parts: list[Part]) -> None:
         text, arguments = self._sql.group(parts)
-        record = await self._connection.fetchrow(text, *arguments)
-        assert record is not None
+        (record,) = await self._connection.fetch(text, *arguments)
         self._wrote(record[0])
 
 

@@ -2,8 +2,8 @@
 
 Owns: what a database must hold to be ours, and applying the `.sql` migrations to it.
 Never: touches a database that it refuses; goes backwards.
-Invariants: one transaction for all that is missing, one process at a time. A database that has the newest schema is only
-read, so that a user who may not create anything can work with it.
+Invariants: one transaction for all that is missing, one process at a time. A database that has the newest schema is
+only read, so that a user who may not create anything can work with it.
 On crash: the transaction was not committed, so nothing happened.
 """
 

@@ -1,7 +1,7 @@
 """SQLite: the store of one machine, in one file.
 
 Owns: opening and closing, the transaction around a group and around every other write, what a failed COMMIT means.
-Never: decides what is written (the engine), in which statements (sqlite_group.py), or reads (sqlite_reads.py).
+Never: decides what is written (the engine), in which statements (sqlite_group.py), or reads (reads.py).
 Invariants: one writer connection, one transaction at a time. What returned is on the disk (WAL, synchronous=FULL).
 "database is locked" stays in here. A COMMIT whose outcome is unknown closes the store for good.
 On crash: SQLite recovers from the WAL at the next open: every commit that returned is there, no other is half there.
@@ -19,11 +19,13 @@ import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreError
 from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, MessageRow, RunRow, Sent
+from holdfast.store.checks import Ask
 from holdfast.store.migrate import migrations
+from holdfast.store.reads import run_row
 from holdfast.store.sqlite_connections import Readers, database_path, open_memory, open_writer, patiently, translated
-from holdfast.store.sqlite_doctor import Ask, SqliteDoctor
+from holdfast.store.sqlite_doctor import SqliteDoctor
 from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, add_messages, write_one_by_one, write_together
-from holdfast.store.sqlite_reads import as_json, run_row
+from holdfast.store.sqlite_reads import as_json
 from holdfast.store.statements import Repeated, load
 
 _SQL = load("sqlite")
@@ -125,7 +127,7 @@ class SqliteStore(SqliteDoctor):
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._transaction(lambda cursor: _send(cursor, messages)) if messages else []
 
-    # reading (the verbs are in sqlite_reads.py) -----------------------------------------------------------------
+    # reading (the verbs are in reads.py and checks.py) ----------------------------------------------------------
 
     def changed(self) -> bool:
         """Whether somebody else has written since this was last asked. While a group is being written the answer is no:
@@ -164,6 +166,10 @@ class SqliteStore(SqliteDoctor):
             kept = self._path is None or writer.pragma("journal_mode") == "wal"
             durable = kept and writer.pragma("synchronous") == _SYNCHRONOUS_FULL
         return Health([] if said == ["ok"] else said, durable, schema, len(migrations("sqlite")))
+
+    def _at_one_moment(self, work: Callable[[Ask], _T]) -> _T:
+        with self._moment() as ask:
+            return work(ask)
 
     @contextmanager
     def _moment(self) -> Iterator[Ask]:

@@ -1,44 +1,16 @@
-"""Reads on SQLite: every verb that only asks.
+"""Reads on SQLite: how lists are bound. The verbs are in reads.py.
 
-Owns: which statement answers which question, and turning its rows into the contract's.
-Never: writes, or holds a read transaction longer than one statement.
-Invariants: sees only what was committed.
+Owns: lists as JSON.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import (
-    AskedRow,
-    BasketRow,
-    BranchRow,
-    EngineRow,
-    EventRow,
-    MessageRow,
-    NodeRow,
-    RunRow,
-    TimerRow,
-    VersionRow,
-    WaitRow,
-)
-
-_RUN_FIELDS = RunRow.__struct_fields__
-_LAST = "\U0010ffff"
-"""Behind everything that begins with a prefix."""
-_NO_MAX = 2**63 - 1
-_BEFORE_ALL = (-(2**63), "")
-_FIRST_TIMER = (-(2**63), 0, "")
-
-
-def run_row(row: tuple[Any, ...]) -> RunRow:
-    """A row of `run_state` as the contract has it."""
-    return RunRow(**dict(zip(_RUN_FIELDS, row, strict=True)))
+from holdfast.store.reads import Reads
 
 
 def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int, int]]) -> str:
@@ -46,204 +18,11 @@ def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int, int]]) -
     return msgspec.json.encode(values).decode()
 
 
-def _asked_row(row: tuple[Any, ...]) -> AskedRow:
-    return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
-
-
-class SqliteReads(ABC):
+class SqliteReads(Reads):
     """The reading half of the driver."""
 
-    @abstractmethod
-    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows that the statement of this name gives."""
+    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
+        return as_json(values)
 
-    def run(self, run_id: str) -> RunRow | None:
-        rows = self._rows("run_by_id", (run_id,))
-        return run_row(rows[0]) if rows else None
-
-    def run_by_no(self, run_no: int) -> RunRow | None:
-        rows = self._rows("run_by_no", (run_no,))
-        return run_row(rows[0]) if rows else None
-
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int]]:
-        return self._rows("workflows_of", (as_json(run_nos),))
-
-    def runs(
-        self,
-        *,
-        status: Sequence[str] | None = None,
-        workflow: str | None = None,
-        limit: int = 100,
-        before_no: int | None = None,
-        root_no: int | None = None,
-    ) -> list[RunRow]:
-        before = _NO_MAX if before_no is None else before_no
-        statuses = None if status is None else as_json(list(status))
-        if root_no is not None:
-            rows = self._rows("runs_of_root", (before, limit, root_no, statuses, workflow))
-        elif workflow is not None:
-            rows = self._rows("runs_of_workflow", (before, limit, workflow, statuses))
-        elif status is None:
-            rows = self._rows("runs", (before, limit))
-        else:
-            rows = []
-            for one in sorted(set(status)):
-                for part in ("runs_finished",) if one in RUN_TERMINAL else ("runs_unowned", "runs_owned"):
-                    rows += self._rows(part, (before, limit, one))
-            rows = sorted(rows, reverse=True)[:limit]
-        return [run_row(row) for row in rows]
-
-    def resolve_run_id(self, prefix: str) -> list[str]:
-        return [run_id for (run_id,) in self._rows("resolve_run_id", (prefix, prefix + _LAST))]
-
-    def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
-        return [NodeRow._make(row) for row in self._rows("open_nodes", (as_json(run_nos),))]
-
-    def nodes(self, run_no: int) -> list[NodeRow]:
-        return [NodeRow._make(row) for row in self._rows("nodes", (run_no,))]
-
-    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
-        bindings = (run_no, as_json(node_ids), path_prefix, path_prefix + _LAST, visit)
-        return [NodeRow._make(row) for row in self._rows("nodes_under", bindings)]
-
-    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
-        return [WaitRow._make(row) for row in self._rows("open_waits", (as_json(run_nos),))]
-
-    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
-        return [TimerRow._make(row) for row in self._rows("set_timers", (as_json(run_nos),))]
-
-    def due_timers(
-        self,
-        now: int,
-        limit: int,
-        workflows: Sequence[str],
-        root_nos: Sequence[int] | None = None,
-        *,
-        after: TimerRow | None = None,
-    ) -> list[TimerRow]:
-        roots = None if root_nos is None else as_json(root_nos)
-        place = _FIRST_TIMER if after is None else (after.due_at, after.run_no, after.timer)
-        rows = self._rows("due_timers", (now, limit, as_json(workflows), roots, *place))
-        return [TimerRow._make(row) for row in rows]
-
-    def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
-        ((last_no, count),) = self._rows("page_of_waits_for_children", (after_no, limit))
-        found = self._rows("waits_for_ended", (after_no, last_no)) if count else []
-        return [(run_no, child) for run_no, child in found], last_no if count == limit else 0
-
-    def next_timer(self) -> int | None:
-        rows = self._rows("next_timer")
-        return rows[0][0] if rows else None
-
-    def events(
-        self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
-    ) -> list[EventRow]:
-        page = (run_no, after, -1 if limit is None else limit)
-        if types is None:
-            rows = self._rows("events", page)
-        else:
-            rows = self._rows("events_of_types", (*page, as_json(types)))
-        own = [EventRow._make(row) for row in rows]
-        origin = self._origin(run_no) if not own or own[0].seq > after + 1 else None
-        if origin is None or origin[1] <= after:
-            return own
-        shared = [row for row in self.events(origin[0], after, limit, types=types) if row.seq <= origin[1]]
-        return [*shared, *own][:limit]
-
-    def events_of(self, pages: Sequence[tuple[int, int]], types: Sequence[str]) -> dict[int, list[EventRow]]:
-        found: dict[int, list[EventRow]] = {run_no: [] for run_no, _ in pages}
-        assert len(found) == len(pages)
-        for row in self._rows("events_of_runs", (as_json(pages), as_json(types))):
-            found[row[0]].append(EventRow._make(row))
-        forked = {run_no for (run_no,) in self._rows("with_origin", (as_json(list(found)),))}
-        for run_no, after in pages:
-            if run_no in forked:  # there are few of them
-                found[run_no] = self.events(run_no, after, types=types)
-        return found
-
-    def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, tuple[str, bytes]]:
-        found = {seq: (kind, data) for seq, kind, data in self._rows("event_data", (run_no, as_json(seqs)))}
-        if len(found) < len(seqs):
-            origin = self._origin(run_no)
-            missing = [] if origin is None else [seq for seq in seqs if seq not in found and seq <= origin[1]]
-            if origin is not None and missing:
-                found |= self.event_data(origin[0], missing)
-        return found
-
-    def event_data_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, bytes]]:
-        rows = self._rows("event_data_of", (as_json(places),))
-        return {(run_no, seq): (kind, data) for run_no, seq, kind, data in rows}
-
-    def branches(self, run_no: int) -> list[BranchRow]:
-        return [BranchRow._make(row) for row in self._rows("branches", (run_no,))]
-
-    def _origin(self, run_no: int) -> tuple[int, int] | None:
-        """The run whose journal is the beginning of this one's, and up to which event."""
-        rows = self._rows("origin", (run_no,))
-        return rows[0] if rows else None
-
-    def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
-        if run_nos is None:
-            rows = self._rows("new_messages_unowned")
-        else:
-            rows = self._rows("new_messages_of", (as_json(run_nos),))
-        return [MessageRow._make(row) for row in rows]
-
-    def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
-        return [MessageRow._make(row) for row in self._rows("held_messages", (as_json(run_nos),))]
-
-    def message(self, message_id: str) -> MessageRow | None:
-        rows = self._rows("message", (message_id,))
-        return MessageRow._make(rows[0]) if rows else None
-
-    def asked(
-        self,
-        *,
-        kinds: Sequence[str] = ("input", "basket"),
-        basket: str | None = None,
-        assignee: str | None = None,
-        limit: int = 100,
-        after: tuple[int, str] | None = None,
-    ) -> list[AskedRow]:
-        page = (as_json(kinds), *(after or _BEFORE_ALL), limit)
-        if basket is not None:
-            rows = self._rows("asked_in_basket", (*page, basket, assignee))
-        elif assignee is not None:
-            rows = self._rows("asked_of_assignee", (*page, assignee))
-        else:
-            rows = self._rows("asked", page)
-        return [_asked_row(row) for row in rows]
-
-    def wait(self, wait_id: str) -> list[AskedRow]:
-        found = [_asked_row(row) for row in self._rows("waits_by_id", (wait_id, wait_id + _LAST))]
-        return [row for row in found if row.wait.wait_id == wait_id] or found
-
-    def baskets(self) -> list[BasketRow]:
-        return [BasketRow._make(row) for row in self._rows("baskets")]
-
-    def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
-        return self._rows("claimable", (root_no, limit))
-
-    def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
-        return [run_no for (run_no,) in self._rows("differing_heads", (as_json(run_nos),))]
-
-    def unfinished_count(self) -> int:
-        count: int = self._rows("unfinished_count")[0][0]
-        return count
-
-    def engines(self) -> list[EngineRow]:
-        return [EngineRow._make(row) for row in self._rows("engines")]
-
-    def unknown_owners(self) -> list[str]:
-        return [engine for (engine,) in self._rows("unknown_owners")]
-
-    def version(self, workflow: str, version: int) -> VersionRow | None:
-        rows = self._rows("version", (workflow, version))
-        return VersionRow._make(rows[0]) if rows else None
-
-    def latest_version(self, workflow: str) -> VersionRow | None:
-        rows = self._rows("latest_version", (workflow,))
-        return VersionRow._make(rows[0]) if rows else None
-
-    def counts(self) -> dict[str, int]:
-        return dict(self._rows("counts"))
+    def _pairs(self, values: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+        return (as_json(values),)

@@ -2,6 +2,7 @@
 
 from holdfast.testing import context
 receipt = await charge.fn(context(run_id="test"), order)
+ok = await approve.fn(context(answers={"Ship it?": True}), order)
 """
 
 from __future__ import annotations
@@ -10,19 +11,28 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.model import answers as answers_model
 from holdfast.model.activation import BodyContext
+from holdfast.model.errors import InvalidInput, UsageError
+from holdfast.model.questions import NOTHING
+from holdfast.model.values import decoder, encode
 from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner
 
+Signals = Sequence[tuple[str, Any]]
+
 
 class BareContext(BodyContext):
-    """What a body may ask, answered without an engine: steps run, sleeps return at once, nothing is stored."""
+    """What a body may ask, answered without an engine: steps run, sleeps return at once, people and signals are given
+    beforehand, nothing is stored."""
 
-    def __init__(self, run_id: str, vars: dict[str, Any], checkpointed: Any) -> None:
+    def __init__(
+        self, run_id: str, vars: dict[str, Any], checkpointed: Any, answers: Mapping[str, Any], signals: Signals
+    ) -> None:
         self.run_id = run_id
         self.node, self.path, self.attempt, self.visit = "test", ".", 1, 1
         self.idempotency_key = f"key_{run_id}"
@@ -30,8 +40,12 @@ class BareContext(BodyContext):
         self.vars = vars
         self.checkpointed = checkpointed
         self.log = logging.LoggerAdapter(logging.getLogger("holdfast.node"), {"run_id": run_id})
+        self._answers = answers
+        self._signals = list(signals)
         self.slept: list[Any] = []
         """What the body asked to sleep for."""
+        self.signalled: list[tuple[str, str, Any]] = []
+        """(run, name, payload) of the signals that the body sent."""
 
     def keyed(self, key: str) -> BareContext:
         return self
@@ -54,6 +68,23 @@ class BareContext(BodyContext):
             other.close()
         return Won(0, await first)
 
+    async def ask(self, question: str, *, schema: Any = None, default: Any = NOTHING, **options: Any) -> Any:
+        if question not in self._answers and default is NOTHING:
+            raise UsageError(f"nobody answers {question!r}: context(answers={{{question!r}: ...}})")
+        return _as(schema, self._answers.get(question, default), f"the answer to {question!r}")
+
+    async def receive(self, name: str, *, schema: Any = None, default: Any = NOTHING, **options: Any) -> Any:
+        for index, (given, payload) in enumerate(self._signals):
+            if given == name:
+                del self._signals[index]
+                return _as(schema, payload, f"the signal {name!r}")
+        if default is NOTHING:
+            raise UsageError(f"the signal {name!r} does not come: context(signals=[({name!r}, ...)])")
+        return _as(schema, default, f"the signal {name!r}")
+
+    async def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        self.signalled.append((run, name, payload))
+
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
@@ -73,6 +104,24 @@ class BareContext(BodyContext):
         pass
 
 
-def context(run_id: str = "test", *, vars: dict[str, Any] | None = None, checkpointed: Any = None) -> Any:
-    """A context for calling the function of a node or of durable code directly."""
-    return BareContext(run_id, vars if vars is not None else {}, checkpointed)
+def _as(schema: Any, value: Any, what: str) -> Any:
+    """A value as a body gets it: checked, and of the type that it asked for."""
+    annotation = Any if schema is None or isinstance(schema, dict) else schema
+    data = encode(value, what=what)
+    wrong = answers_model.problems(None if schema is None else answers_model.schema_of(schema), data)
+    if wrong:
+        raise InvalidInput(f"{what}: {'; '.join(wrong)}")
+    return decoder(annotation)(data)
+
+
+def context(
+    run_id: str = "test",
+    *,
+    vars: dict[str, Any] | None = None,
+    checkpointed: Any = None,
+    answers: Mapping[str, Any] | None = None,
+    signals: Signals = (),
+) -> Any:
+    """A context for calling the function of a node or of durable code directly. `answers` are what people say, by
+    question; `signals` what comes, as (name, payload)."""
+    return BareContext(run_id, vars if vars is not None else {}, checkpointed, answers or {}, signals)

@@ -16,7 +16,6 @@ import msgspec
 
 from holdfast.engine import inbox, leases, recovery, rows
 from holdfast.engine.actor import RunActor
-from holdfast.engine.alarms import Alarms
 from holdfast.engine.committer import Committer
 from holdfast.engine.engine import Engine
 from holdfast.engine.persistence import Persistence
@@ -209,11 +208,12 @@ def _fire_unchecked(d: Any, c: cmd.FireTimer) -> None:
 
 
 def _ring_twice(original: Any) -> Any:
-    def ring(self: Any, name: str) -> None:
-        original(self, name)
-        self._fire(name)
+    def tell(self: RunActor, command: Any, done: Any = None) -> None:
+        original(self, command, done)
+        if isinstance(command, cmd.FireTimer):
+            original(self, command)
 
-    return ring
+    return tell
 
 
 # --- recovery ------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ ALL = [
              TWO_STEPS),
     Ablation("timer fires unchecked", "a timer that rings twice fires twice", scenarios.code,
              _all(lambda: mock.patch.dict(decide._RULES, {cmd.FireTimer: _fire_unchecked}),
-                  _method(Alarms, "_ring_timer", _ring_twice(Alarms._ring_timer))),
+                  _method(RunActor, "tell", _ring_twice(RunActor.tell))),
              TWO_STEPS),
     Ablation("timers only in memory", "no row is written for them", scenarios.code,
              _method(rows, "timer_rows", lambda state, entries: []), TWO_STEPS),

@@ -85,9 +85,9 @@ FOUND = [
     Found(
         "what there is to undo was brought twice, and the second list began with what was undone already",
         scenarios.compensated,
-        "0/10.9",
+        "0/11.1",
         lambda: mock.patch.dict(decide._RULES, {cmd.ProvideUndo: _undo_anew}),
-        {"cancel_after": "xp_book"},
+        {"cancel_after": "xp_book_2"},
     ),
     Found(
         "a body in a thread was run again and again by an engine that had lost its run, and waited for what only the "

@@ -247,6 +247,16 @@ def sleeps(x: int = 1) -> int:
     return xp_double.after(nap)(xp_add(x))
 
 
+@hf.node(idempotent=True, delay="1m")
+async def xw_later(x: int) -> int:
+    return x + 1
+
+
+@hf.workflow(name="xw_delay")
+def delayed(x: int = 1) -> list[int]:
+    return [xp_double(xw_later(xp_add(x))), xw_later.named("also_later")(x)]
+
+
 ANSWERS = {"Ship it?": {"approved": True, "note": "now"}, "At which price?": 20}
 AT_ONCE = {"answers": ANSWERS, "people_take": 0}
 CHECKED = {"second_look": {"checked": True}, "repair": {"checked": True}}
@@ -298,5 +308,6 @@ CASES = {
         races, [0, True, 0, 1], {"answers": {"Ship it?": {"approved": True}}, "people_take": 0}
     ),
     "a sleep": Case(sleeps, 4),
+    "a delay": Case(delayed, [6, 2]),
 }
 """What no crash may change, by what is waited for."""

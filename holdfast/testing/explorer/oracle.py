@@ -21,7 +21,7 @@ from holdfast.model import definition as definitions
 from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
-from holdfast.store.sqlite_reads import run_row
+from holdfast.store.reads import run_row
 from holdfast.testing.simulation.memory import Image
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.remembering import RememberingStore

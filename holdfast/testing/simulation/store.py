@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Sent
-from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.store.reads import Reads
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.memory import MemoryStore
 
 T = TypeVar("T")
-_READS = frozenset(name for name in vars(SqliteReads) if not name.startswith("_"))
+_READS = frozenset(name for name in vars(Reads) if not name.startswith("_"))
 """Every verb that only asks. One that is neither here nor written out below is not known: it may well write."""
 
 
