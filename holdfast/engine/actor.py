@@ -52,6 +52,7 @@ class RunActor(BodyPort):
         "_held",
         "_idle",
         "_left",
+        "_queueing",
         "_replies",
         "_restarted_at",
         "_stopped_by",
@@ -109,6 +110,8 @@ class RunActor(BodyPort):
         self._idle: asyncio.Handle | None = None
         self._has_code = False
         """All of its code was found here; it stays."""
+        self._queueing: set[tuple[str, str]] = set()
+        """Bodies that have their answer and wait for a place to run again."""
         self._restarted_at = 0
         """The event after which a body in a thread was last run again because its answer was there."""
         self._draft: Draft | None = None
@@ -241,6 +244,39 @@ class RunActor(BodyPort):
         if place:
             self.places[key] = place
         return True
+
+    def _take_place_again(self, ns: NodeState) -> bool:
+        """A body that was left has its answer and runs again: where bodies of its kind are limited it needs a place
+        like any other, and runs when there is one."""
+        node, path = key = ns.key
+        place = self.engine.place_for(ns)
+        if key in self.places or not place:
+            return True
+        if self.engine.slots.take(place):
+            self.places[key] = place
+            return True
+        self._queueing.add(key)
+        self.engine.slots.wait(place, self._priority(ns), lambda: self._run_again(node, path))
+        return False
+
+    def _run_again(self, node: str, path: str) -> bool:
+        """A place has become free for a body that has its answer, if it still wants it."""
+        ns = self.state.nodes.get((node, path))
+        if self.gone or ns is None or ns.key not in self._queueing:
+            return False
+        self._queueing.discard(ns.key)
+        if ns.status is not _RUNNING or not self._take_place_again(ns):
+            return False
+        self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
+        return True
+
+    def leave_queue(self) -> None:
+        """The engine stops: bodies that have their answer and no place yet go on later, with the same attempt."""
+        for node, path in self._queueing:
+            ns = self.state.nodes.get((node, path))
+            if ns is not None and ns.status is _RUNNING:
+                self.tell(cmd.StopNode(node, path, ns.attempt, visit=ns.visit))
+        self._queueing.clear()
 
     def _priority(self, ns: NodeState) -> int:
         return self.state.fold.settings.priority * 1000 + ns.plan.definition.priority
@@ -386,7 +422,9 @@ class RunActor(BodyPort):
         if extras is not None:
             self._answer_and_supersede(extras)
         for ns, args in draft.started:
-            if ns.status is _RUNNING and not self.engine.executor.is_live(self.run_no, ns.node, ns.path):
+            if ns.status is not _RUNNING or self.engine.executor.is_live(self.run_no, ns.node, ns.path):
+                continue
+            if ns.memory_seq >= draft.since or self._take_place_again(ns):
                 self._start_body(ns, args, draft.since)
         if extras is not None:
             for ns in extras.cancels:
@@ -396,6 +434,7 @@ class RunActor(BodyPort):
                 self.engine.inbox.look_soon()
             if extras.outcomes:
                 self.engine.inbox.settled(extras.outcomes)
+                self.delivered.difference_update(outcome.message_id for outcome in extras.outcomes)
             if extras.pauses:
                 self.engine.executor.pause(self.run_no)
         if self.state.seq >= draft.since or (extras is not None and extras.outcomes):  # a kept signal has no event
@@ -437,6 +476,8 @@ class RunActor(BodyPort):
             self._idle = None
         if self.state.status is RunStatus.SUSPENDED:
             self._idle = self.engine.loop.call_later(self.engine.settings.idle_seconds, self._evict)
+            if self.counted:  # it rests: another run of its workflow may go to work
+                self.engine.starting.run_left(self)
         elif not (self.mailbox or self._held.entries or self._is_loaded()):
             self._idle = self.engine.loop.call_soon(self._evict)
 
@@ -479,7 +520,8 @@ class RunActor(BodyPort):
                 self.engine.leave_lost()
                 return
             self._restarted_at = self.state.seq
-            self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
+            if self._take_place_again(ns):
+                self._start_body(ns, nodes.located_args(self.state, ns), self.state.seq + 1)
 
     def _supersede_body(self, ns: NodeState) -> None:
         """A body that waited is not wanted any more: its end is recorded already."""

@@ -138,6 +138,8 @@ class Engine:
     async def close(self) -> None:
         """Stop in order: bodies may end or are left, leases are given back. No attempt is lost."""
         self.stopping = True
+        for actor in list(self.actors.values()):
+            actor.leave_queue()
         if self.fatal is None:
             await self.executor.stop(self.settings.grace_seconds)
             await self._drain()

@@ -25,7 +25,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal
-from holdfast.model.state import RunState, code_hash
+from holdfast.model.state import HeldSignal, RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.store.api import OPENS_BRANCH, MessageRow, NodeRow, RunRow, TimerRow, WaitRow
 
@@ -197,7 +197,7 @@ class Recovery:
             timers[timer.run_no].append(timer)
         for message in store.new_messages(numbers):
             messages[message.run_no].append(message)
-        signals = held_signals(store.held_messages(numbers))
+        signals: dict[int, list[HeldSignal]] = held_signals(store.held_messages(numbers))
         torn = set(store.differing_heads(numbers))
         for row in rows:
             first = messages[row.run_no][0] if messages[row.run_no] else None
@@ -210,7 +210,8 @@ class Recovery:
             try:
                 plan = engine.versions.numbered(row.workflow, row.version)
                 state = state_from_rows(plan, row, nodes[row.run_no], waits[row.run_no], timers[row.run_no])
-                state.signals = signals.get(row.run_no, [])
+                for signal in signals.get(row.run_no, ()):
+                    state.hold_signal(signal)
             except (CorruptJournal, KeyError, ValueError, AssertionError) as e:
                 await self._hold(row, f"corrupt: {type(e).__name__}: {e}")
                 continue
@@ -258,14 +259,14 @@ class Recovery:
     ) -> None:
         for wait in actor.state.waits.values():
             self._follow_again(actor, wait.child)
+        if actor.state.fold.closing == "compensating":  # what a compensation undoes must be known before it goes on
+            actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(row.run_no)))
         # requests first: a cancel must see what was cut off as it was, not as it would be tried again
         for message in messages:
             deliver(actor, message)
         if row.status == RunStatus.SUSPENDED:
             actor.awaken()
             return
-        if actor.state.fold.closing == "compensating":  # what a cut-off compensation undoes must be known first
-            actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(row.run_no)))
         command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
         if self._engine.starting.admit(actor, command, at_once=alone):
             actor.tell(command)

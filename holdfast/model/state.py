@@ -11,6 +11,7 @@ so the collector need not look at them (gc=False): with 10,000 live runs that is
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, NamedTuple
 
 import msgspec
@@ -240,8 +241,9 @@ class RunState(msgspec.Struct, gc=False):
     undo: list[tuple[str, str, int, int]] | None = None
     """(node, path, visit, output_seq) left to compensate, last completed first; provided by the engine, never
     stored."""
-    signals: list[HeldSignal] = []
-    """Signals that nobody has received yet, in order of arrival; the inbox is their table, no event tells of them."""
+    signals: dict[str, deque[HeldSignal]] = {}
+    """Signals that nobody has received yet, by name, in order of arrival; the inbox is their table, no event tells of
+    them."""
     changed: list[NodeState] = []
     fold_changed: bool = False
 
@@ -316,6 +318,10 @@ class RunState(msgspec.Struct, gc=False):
         scope = OpenScope(path, owner.plan.body, owner, key, set(owner.plan.body.nodes), owner.scope)
         self.scopes[path] = scope
         return scope
+
+    def hold_signal(self, signal: HeldSignal) -> None:
+        """Keep a signal until somebody asks for it."""
+        self.signals.setdefault(signal.name, deque()).append(signal)
 
     def touch(self, ns: NodeState) -> None:
         if not ns.changed:

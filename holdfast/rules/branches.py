@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.graph import NodePlan
-from holdfast.model.ids import derived
 from holdfast.model.instances import parse_instance
 from holdfast.model.lineage import Branch, scopes_around
 from holdfast.model.references import ABSENT, availability, lookup
@@ -196,7 +195,7 @@ def _supersede(d: Draft, before: RunState) -> dict[str, str]:
         if wait.is_of_ended_body:
             where = {"basket": wait.basket, "assignee": wait.assignee}
             about = {**wait.about, **{name: value for name, value in where.items() if value is not None}}
-            wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+            wait_id = d.new_wait_id()
             d.emit(ev.WaitOpened(wait_id, wait.kind, {}, None, about), ns)
             asked_again[wait.wait_id] = wait_id
     return asked_again

@@ -59,6 +59,9 @@ class Signal(msgspec.Struct):
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
+HELD = {"held": True}
+"""What the sender of a signal is told that nobody waits for yet."""
+
 T = TypeVar("T")
 _child_report = msgspec.json.Decoder(ChildReport).decode
 _asked = msgspec.json.Decoder(Asked).decode
@@ -135,7 +138,6 @@ def _fire(d: Draft, c: cmd.FireTimer) -> None:
         raise Refusal("stale", f"timer {timer} is not set")
     wait = d.state.waits.get(timer)
     if wait is not None and wait.kind != "timer":
-        d.emit(ev.TimerFired(timer))
         questions.expire(d, wait)
     elif timer.startswith("remind:"):
         questions.remind(d, timer)
@@ -176,8 +178,8 @@ def _message(d: Draft, c: cmd.Message) -> None:
         if not runs.is_finished(d.state.status):
             d.emit(ev.MessageRefused(c.message_id, c.kind, refusal.code, refusal.why))
         return
-    if any(signal.message_id == c.message_id for signal in d.state.signals):  # it will be consumed when it is received
-        d.extra.outcomes.append(Outcome(c.message_id, "held", detail={"held": True}))
+    if detail == HELD:  # it will be consumed when it is received
+        d.extra.outcomes.append(Outcome(c.message_id, "held", detail=detail))
         return
     d.extra.outcomes.append(Outcome(c.message_id, "consumed", detail=detail))
     d.emit(ev.MessageConsumed(c.message_id, c.kind), by)
@@ -202,7 +204,8 @@ def _take(d: Draft, c: cmd.Message) -> tuple[NodeState | None, dict[str, Any]]:
             questions.reassign(d, to.wait_id, to.assignee, to.basket, to.actor, c)
         case "signal":
             signal = _read(_signal, c)
-            return signals.arrive(d, HeldSignal(c.message_id, signal.name, bytes(signal.payload))), {}
+            receiver = signals.arrive(d, HeldSignal(c.message_id, signal.name, bytes(signal.payload)), c.sent_at)
+            return receiver, HELD if receiver is None else {}
         case "child_ended":
             report = _read(_child_report, c)
             waits.child_ended(d, report.child, report.status, bytes(report.result), report.error)

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.model import commands as cmd
 from holdfast.model.events import Entry, ErrorInfo
 from holdfast.model.evolve import evolve
+from holdfast.model.ids import derived
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 
 
@@ -142,6 +143,10 @@ class Draft:
         self.entries.append(Entry(seq, self.now, event, node, path, visit, self.state.branch))
         evolve(self.state, self.entries[-1])
         return seq
+
+    def new_wait_id(self) -> str:
+        """The id of the wait that the next event opens."""
+        return derived("w_", self.state.run_id, self.state.seq + 1, size=8)
 
     def go_on_from(self, base: RunState, branch: int) -> None:
         """Everything that follows in this turn happens on another branch, which begins with the state `base`."""

@@ -14,7 +14,6 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.graph import NodePlan
-from holdfast.model.ids import derived
 from holdfast.model.instances import instance_text
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
 from holdfast.model.policies import NO_RETRY
@@ -338,7 +337,7 @@ def into_basket(
         about["error"] = {"code": error.code, "message": error.message}
     if target is not None:
         about |= {"target": target, "ticket": ended and ended.ticket}
-    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    wait_id = d.new_wait_id()
     d.emit(ev.WaitOpened(wait_id, "basket", {}, None, about), ns)
     if ended is None:
         d.emit(ev.NodeSuspended((wait_id,), basket, mode), ns)

@@ -17,7 +17,6 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.captures import captured
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import derived
 from holdfast.model.state import GivenAnswer, NodeState, WaitState, escalation, reminder
 from holdfast.rules import nodes, waits
 from holdfast.rules.draft import Draft, Refusal
@@ -88,7 +87,6 @@ def answer(d: Draft, wait_id: str, value: bytes, actor: str, c: cmd.Message) -> 
         raise Refusal("closing", f"the run is {d.state.fold.closing}{_because(d)}: {wait_id} needs no answer any more")
     ns = d.state.nodes.get((wait.node, wait.path))
     if wait.until is not None and c.sent_at >= wait.until:
-        d.emit(ev.TimerFired(wait_id))
         expire(d, wait)
         raise Refusal("closed", f"{wait_id} has passed its deadline")
     schema = wait.about.get("schema")
@@ -105,6 +103,7 @@ def answer(d: Draft, wait_id: str, value: bytes, actor: str, c: cmd.Message) -> 
 
 def expire(d: Draft, wait: WaitState) -> None:
     """The deadline of a question or of a signal has passed: its default answers, or nobody does."""
+    d.emit(ev.TimerFired(wait.wait_id))
     if "default" in wait.about:
         outcome = "answered" if wait.kind == "input" else "received"
         default = answers.completed(wait.about.get("schema"), msgspec.json.encode(wait.about["default"]))
@@ -196,7 +195,7 @@ def ask_verdict(d: Draft, ns: NodeState) -> None:
         "code": "outcome_unknown",
         "why": f"on_crash='ask' forbids to repeat attempt {ns.attempt} of {ns.node} unasked",
     }
-    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    wait_id = d.new_wait_id()
     d.emit(ev.WaitOpened(wait_id, "input", {}, None, about), ns)
     d.emit(ev.NodeSuspended(ns.waits, None, "hold"), ns)
 

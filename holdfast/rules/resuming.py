@@ -19,7 +19,6 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.captures import captured, check_size
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import derived
 from holdfast.model.problems import near
 from holdfast.model.state import NodeState, WaitState, retry_timer
 from holdfast.model.statuses import NodeStatus, RunStatus
@@ -44,7 +43,7 @@ def pause(d: Draft, reason: str, actor: str) -> None:
         raise Refusal("closing", f"the run is {d.state.fold.closing}; it cannot be paused any more")
     if d.state.fold.paused:
         return
-    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    wait_id = d.new_wait_id()
     d.emit(ev.WaitOpened(wait_id, "pause", {}, None, {"reason": reason, "actor": actor}))
     d.extra.pauses = True
 

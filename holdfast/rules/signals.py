@@ -14,21 +14,24 @@ from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, WaitState
-from holdfast.rules import nodes, waits
+from holdfast.rules import nodes, questions, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal, ToRun
 
 
-def arrive(d: Draft, signal: HeldSignal) -> NodeState | None:
+def arrive(d: Draft, signal: HeldSignal, sent_at: int) -> NodeState | None:
     """A signal has come; the instance that receives it, or None: nobody waits for it yet."""
-    for wait in d.state.waits.values():
+    for wait in list(d.state.waits.values()):
         if wait.kind == "signal" and wait.about["name"] == signal.name:
+            if wait.until is not None and sent_at >= wait.until:  # it came too late for this one
+                questions.expire(d, wait)
+                continue
             wrong = answers.problems(wait.about.get("schema"), signal.payload)
             if wrong:
                 raise Refusal("invalid_signal", f"signal {signal.name!r}: {'; '.join(wrong)}")
             ns = d.state.nodes.get((wait.node, wait.path))
             _receive(d, wait, signal)
             return ns
-    d.state.signals = [*d.state.signals, signal]
+    d.state.hold_signal(signal)
     return None
 
 
@@ -36,8 +39,9 @@ def wanted(d: Draft, wait: WaitState) -> None:
     """A body asks for a signal: perhaps it is here already."""
     name = wait.about["name"]
     ns = d.state.nodes.get((wait.node, wait.path))
-    for signal in [s for s in d.state.signals if s.name == name]:
-        d.state.signals = [s for s in d.state.signals if s is not signal]
+    early = d.state.signals.get(name)
+    while early:
+        signal = early.popleft()
         wrong = answers.problems(wait.about.get("schema"), signal.payload)
         if wrong:
             why = f"signal {name!r}: {'; '.join(wrong)}"

@@ -25,7 +25,7 @@ def open_wait(d: Draft, c: cmd.OpenWait) -> WaitState:
     ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:  # another task of a parked body went on by itself
         wake(d, ns)
-    wait_id = derived("w_", d.state.run_id, d.state.seq + 1, size=5)
+    wait_id = d.new_wait_id()
     d.emit(ev.WaitOpened(wait_id, c.kind, c.call, c.until, c.about), ns)
     if c.until is not None:
         d.emit(ev.TimerSet(wait_id, c.until))
@@ -144,7 +144,7 @@ def suspend_run(d: Draft) -> None:
     """When nothing in the run can move without its waits or timers, the run is suspended."""
     state = d.state
     paused = bool(state.fold.paused)
-    if state.fold.closing or not (state.waits or len(state.timers) > 0):
+    if state.fold.closing not in ("", "compensating") or not (state.waits or len(state.timers) > 0):
         return
     if state.status is not RunStatus.RUNNING and not (paused and state.status is RunStatus.CREATED):
         return

@@ -362,7 +362,8 @@ class Play:
         self.running.clear()
         self.told_to_stop.clear()
         self.state = self._from_tables()
-        self.state.signals = list(self._held.values())
+        for signal in self._held.values():
+            self.state.hold_signal(signal)
         token = len(self.turns)
         before = list(first)
         if self.state.status is RunStatus.SUSPENDED and not before:
@@ -436,14 +437,14 @@ class Play:
     def _settle(self, outcomes: list[Outcome]) -> None:
         """The inbox: what is held is all that stays of a signal until somebody receives it."""
         self.outcomes += outcomes
-        held = {signal.message_id: signal for signal in self.state.signals}
+        held = {signal.message_id: signal for kept in self.state.signals.values() for signal in kept}
         for outcome in outcomes:
             if outcome.status == "held":
                 self._held[outcome.message_id] = held[outcome.message_id]
             else:
                 self._held.pop(outcome.message_id, None)
         if self.state.status not in RUN_TERMINAL:
-            assert list(self._held.values()) == self.state.signals, "the inbox holds other signals"
+            assert self._held == held, "the inbox holds other signals"
 
     def _act(self, draft: Draft) -> None:
         for entry in draft.entries:  # another visit may begin in the turn in which the one before it ends
