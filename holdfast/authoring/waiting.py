@@ -5,17 +5,18 @@ Owns: `sleep`, `ask` and `receive`, which are nodes with handlers of Holdfast's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar, overload
 
 from holdfast.authoring import tracing
 from holdfast.authoring.nodes import Duration
 from holdfast.authoring.refs import Ref, trace_error
-from holdfast.model import answers
+from holdfast.model import answers, texts
 from holdfast.model.errors import HoldfastError, Pended, UsageError
-from holdfast.model.policies import seconds
-from holdfast.model.questions import NOTHING, Escalate, escalations
+from holdfast.model.policies import delay_seconds
+from holdfast.model.questions import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
 
 T = TypeVar("T")
@@ -62,9 +63,13 @@ def ask(
     trace = tracing.required("hf.ask", "ctx.ask")
     options: dict[str, Any] = {}
     annotation = _answer_type(options, schema, "hf.ask")
-    if remind is not None:
-        options["remind"] = _duration(trace, remind, "hf.ask: remind")
-    steps = escalations(escalate)
+    _literal(texts.question, question, "hf.ask: the question")
+    _literal(texts.name, assignee, "hf.ask: assignee")
+    _literal(texts.name, basket, "hf.ask: basket")
+    with _with_the_line():
+        if remind is not None:
+            options["remind"] = reminder_seconds(remind, "hf.ask")
+        steps = escalations(escalate)
     if steps:
         options["escalate"] = steps
     args = {"question": trace.expr(question, str, what="hf.ask"), "options": trace.expr(options, what="hf.ask")}
@@ -94,6 +99,7 @@ def receive(
     trace = tracing.required("hf.receive", "ctx.receive")
     options: dict[str, Any] = {}
     annotation = _answer_type(options, schema, "hf.receive")
+    _literal(texts.name, name, "hf.receive: what it waits for")
     args = {"name": trace.expr(name, str, what="hf.receive")}
     if options:
         args["schema"] = trace.expr(options["schema"], what="hf.receive")
@@ -121,8 +127,7 @@ def pend(
     """
     if tracing.current() is not None:
         raise trace_error("hf.pend belongs into the body of a node: this function only describes the graph")
-    if not isinstance(basket, str) or not basket:
-        raise UsageError(f"hf.pend takes the name of a basket, not {basket!r}")
+    texts.name(basket, "hf.pend: the basket")
     if error is not None and not isinstance(error, str | BaseException):
         raise UsageError(f"hf.pend: error is text or an exception, not {error!r}")
     if ticket is not None and (rerun or error is not None):
@@ -132,13 +137,11 @@ def pend(
 
 def _answer_type(options: dict[str, Any], schema: Any, what: str) -> Any:
     """The annotation of what comes back; its JSON Schema goes into the options."""
-    if schema is None:
-        return Any
-    options["schema"] = answers.schema_of(schema)
-    wrong = answers.schema_problem(options["schema"])
-    if wrong is not None:
-        raise trace_error(f"{what}: this is no schema for an answer: {wrong}")
-    return Any if isinstance(schema, dict) else schema
+    with _with_the_line():
+        annotation, found = answers.wanted(schema, what)
+    if schema is not None:
+        options["schema"] = found
+    return annotation
 
 
 def _deadline(
@@ -164,13 +167,24 @@ def _deadline(
 def _duration(trace: tracing.Trace, duration: Any, what: str) -> Any:
     if isinstance(duration, Ref):
         return trace.expr(duration, what=what)
+    with _with_the_line():
+        return delay_seconds(duration, what)
+
+
+def _literal(check: Callable[[Any, str], str], given: Any, what: str) -> None:
+    """Check a text that stands in the graph; one that comes from the run is checked when it is asked."""
+    if given is not None and not isinstance(given, Ref):
+        with _with_the_line():
+            check(given, what)
+
+
+@contextmanager
+def _with_the_line() -> Iterator[None]:
+    """Whatever is wrong is told with the line of the author's code."""
     try:
-        amount = seconds(duration)
+        yield
     except HoldfastError as e:
-        raise trace_error(f"{what}: {e.message}") from None
-    if not 0 <= amount < float("inf"):
-        raise trace_error(f"{what}: {duration!r} is not a time to wait")
-    return amount
+        raise trace_error(e.message) from None
 
 
 def _list(after: Any) -> Sequence[Any]:

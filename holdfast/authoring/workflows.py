@@ -346,10 +346,10 @@ def workflow(
 
     A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
     it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
-    `interval:10s`; `on_failure` is `fail`, `continue`, `compensate` or `pend:<basket>`; `timeout` counts wall time since
-    the run's start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine. `tickets` maps
-    the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often one node may
-    be entered that way, the first time included.
+    `interval:10s`; `on_failure` is `fail`, `continue`, `compensate` or `pend:<basket>`; `timeout` counts wall time
+    since the run's start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine.
+    `tickets` maps the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often
+    one node may be entered that way, the first time included.
     """
     settings = Settings(
         persistence=persistence,

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.cli import output
+from holdfast.engine.versions import Versions
+from holdfast.model.errors import HoldfastError
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.store.api import RunRow, Store
+from holdfast.store.api import NodeRow, RunRow, Store
 
 
 class Account(msgspec.Struct):
@@ -18,11 +20,15 @@ class Account(msgspec.Struct):
     steps: int = 0
     again: list[str] = []
     """Cut off while running: another attempt."""
+    asked: list[str] = []
+    """Cut off while running, and not repeated before a person has said whether it was done."""
+    fails: list[str] = []
+    """Cut off while running, and never repeated."""
     onward: list[str] = []
     """Left in order: the same attempt goes on."""
 
 
-def account_of(store: Store, row: RunRow) -> Account:
+def account_of(store: Store, versions: Versions, row: RunRow) -> Account:
     account = Account()
     if row.status in RUN_TERMINAL:
         return account
@@ -32,11 +38,25 @@ def account_of(store: Store, row: RunRow) -> Account:
         if node.status == NodeStatus.COMPLETED:
             account.nodes += 1
         elif node.status == NodeStatus.RUNNING and node.scope is None:
-            account.again = [*account.again, f"{name} (attempt {node.attempt + 1})"]
+            match _on_crash(versions, row, node):
+                case "ask":
+                    account.asked = [*account.asked, name]
+                case "fail":
+                    account.fails = [*account.fails, name]
+                case _:
+                    account.again = [*account.again, f"{name} (attempt {node.attempt + 1})"]
         elif node.status == NodeStatus.SUSPENDED and (node.node, node.path) not in waits:
             account.onward = [*account.onward, name]
     account.steps = len(store.events(row.run_no, types=("StepCompleted",)))
     return account
+
+
+def _on_crash(versions: Versions, row: RunRow, node: NodeRow) -> str:
+    try:
+        found = versions.numbered(row.workflow, row.version).scope_of(node.path).nodes.get(node.node)
+    except HoldfastError:  # its definition is damaged; whoever drives the run says so
+        found = None
+    return "rerun" if found is None else found.definition.on_crash  # a compensation is repeated
 
 
 def explain(row: RunRow, account: Account) -> str:
@@ -48,6 +68,8 @@ def explain(row: RunRow, account: Account) -> str:
     kept += [output.count(account.steps, "step")] * bool(account.steps)
     parts = [f"{' and '.join(kept)} reused" if kept else "nothing was completed yet"]
     parts += [f"runs again: {_listed(account.again)}"] * bool(account.again)
+    parts += [f"asks first whether it was done: {_listed(account.asked)}"] * bool(account.asked)
+    parts += [f"fails, as it must not be repeated: {_listed(account.fails)}"] * bool(account.fails)
     parts += [f"goes on: {_listed(account.onward)}"] * bool(account.onward)
     return f"resuming {name} ({output.line(row.workflow)} v{row.version}): {'; '.join(parts)}"
 
@@ -58,7 +80,11 @@ def explain_all(rows: Sequence[RunRow], before: dict[int, Account]) -> str:
     nodes, steps = sum(a.nodes for a in accounts), sum(a.steps for a in accounts)
     again = sum(len(a.again) for a in accounts)
     reused = f"{output.count(nodes, 'node')} and {output.count(steps, 'step')} reused"
-    return f"resuming {output.count(len(rows), 'run')}: {reused}; {output.count(again, 'body', 'bodies')} run again"
+    parts = [reused, f"{output.count(again, 'body', 'bodies')} run again"]
+    asked, fails = sum(len(a.asked) for a in accounts), sum(len(a.fails) for a in accounts)
+    parts += [f"{asked:,} only when somebody has said whether they were done"] * bool(asked)
+    parts += [f"{fails:,} fail, as they must not be repeated"] * bool(fails)
+    return f"resuming {output.count(len(rows), 'run')}: {'; '.join(parts)}"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

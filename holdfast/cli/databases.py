@@ -13,6 +13,7 @@ from holdfast.cli import settings
 from holdfast.engine import reads
 from holdfast.engine.leases import is_dead
 from holdfast.engine.waits import Wait, wait_view
+from holdfast.model import texts
 from holdfast.model.errors import Refused, UnknownRun
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules.questions import who_won
@@ -89,7 +90,7 @@ find = reads.find_run
 def find_wait(store: Store, wait_id: str, run: str | None = None) -> Wait:
     """A wait for people by its id, or by a prefix that no other open one has. Raises Refused when it is over, with who
     was first."""
-    found = store.wait(wait_id)
+    found = store.wait(wait_id) if texts.is_name(wait_id) else []  # an empty text is the beginning of every id
     if run is not None:
         run_id = find(store, run).run_id
         found = [asked for asked in found if asked.run_id == run_id]

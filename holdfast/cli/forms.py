@@ -86,7 +86,11 @@ class _Form:
         item = _field(self._root, field.items, (*field.path, 0), needed=True)
         entry = entry_for(self._root, item.about)
         self._show_choices(entry)
-        first = field.prompt(f"one a line, an empty line ends; each: {entry.expects}", shown)
+        each = entry.expects
+        if entry is JSON and item.properties:
+            self._show_fields(item)
+            each = f"{each}, with these fields"
+        first = field.prompt(f"one a line, an empty line ends; each: {each}", shown)
         while True:
             text = self._ask(first).strip()
             if field.is_left(text):
@@ -183,6 +187,14 @@ class _Form:
             holder.append(value)
         else:
             holder[step] = value
+
+    def _show_fields(self, item: _Field) -> None:
+        """The fields of something that is typed as JSON."""
+        required = item.about.get("required", ())
+        for name, schema in item.properties.items():
+            field = _field(self._root, schema, (name,), needed=name in required)
+            optional = "" if field.needed else ", optional"
+            self._say(f"  {line(name, SHOWN_WIDTH)}: {entry_for(self._root, field.about).expects}{optional}")
 
     def _show_choices(self, entry: Entry) -> None:
         for number, choice in enumerate(entry.choices, 1):

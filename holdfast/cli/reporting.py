@@ -81,6 +81,8 @@ def standing(store: Store, row: RunRow, url: str) -> list[str]:
     if waits:
         return [f"run {run_id} waits:", *waiting.lines(waits, now(), row.run_id, database_option(url))]
     if why(store, row, now()).moves:
+        if any(wait.kind == "pause" for wait in store.open_waits([row.run_no])):
+            return [f"run {run_id} pauses when the bodies that are at work have ended their nodes"]
         return [f"an engine goes on with run {run_id}"]
     return [f"nobody drives run {run_id}; `{command('resume', row.run_id, url)}` goes on with it"]
 

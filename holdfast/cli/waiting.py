@@ -44,18 +44,19 @@ def line(wait: Wait, now: int, *, of_run: str) -> str:
     where = "" if wait.node is None else f"{instance_text(wait.node, wait.path or '.')} "
     whose = "" if wait.run_id == of_run else f"run {wait.run_id}: "
     until = f", until {iso(wait.until)}" if wait.until is not None and wait.kind != "timer" else ""
-    named = f" ({wait.wait_id})" if wait.wait_id is not None and wait.kind in ("input", "basket", "pause") else ""
+    named = f" ({wait.wait_id})" if wait.kind in ("input", "basket", "pause") else ""
     return output.line(f"{whose}{where}{in_short(wait, now)}{until}{named}")
 
 
 def lines(waits: Sequence[Wait], now: int, run_id: str, options: Sequence[str]) -> list[str]:
     """Waits, each above the command that ends it. `options` name the database."""
     found: list[str] = []
-    for wait in _first(waits)[:LISTED_MAX]:
+    first = _first(waits)
+    for wait in first[:LISTED_MAX]:
         found.append(f"  {line(wait, now, of_run=run_id)}")
         found += [f"    {typed}" for typed in commands([wait], options, alone=len(waits) == 1)]
-    if len(_first(waits)) > LISTED_MAX:
-        found.append(f"  … and {len(waits) - LISTED_MAX:,} more; `holdfast show {output.line(run_id)}` has all of them")
+    if len(first) > LISTED_MAX:
+        found.append(f"  … and {len(first) - LISTED_MAX:,} more; `holdfast show {output.line(run_id)}` has all of them")
     return found
 
 

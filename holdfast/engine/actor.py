@@ -37,6 +37,9 @@ TERMINAL_EVENTS = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 Reply = tuple[Done, Any, BaseException | None]
 _SCHEDULED, _RUNNING, _RUN_SUSPENDED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, RunStatus.SUSPENDED
 """Members that every step is compared with: to look one up in its Enum takes as long as a call."""
+_MESSAGE, _SUSPEND = cmd.Message, cmd.SuspendNode
+_PARKING = frozenset({cmd.OpenWait, cmd.SuspendNode})
+"""What a body says when a part of it waits."""
 BUSY_SECONDS = 0.1
 """How soon a suspended run is looked at again in which a body has gone on by itself, and must not be left now."""
 
@@ -150,11 +153,11 @@ class RunActor(BodyPort):
         try:
             if self.creating is not None:
                 draft.emit(self.creating["event"])
-            waiting: list[cmd.OpenWait | cmd.SuspendNode] = []
+            waiting: tuple[cmd.OpenWait | cmd.SuspendNode, ...] = ()
             for command, done in mailbox:
                 self._decide(draft, command, done, replies)
-                if type(command) is cmd.OpenWait or type(command) is cmd.SuspendNode:
-                    waiting.append(command)
+                if type(command) in _PARKING:
+                    waiting = (*waiting, command)
             if waiting:
                 self._suspend_parked(draft, waiting)
             self._complete_turn(draft)
@@ -163,10 +166,11 @@ class RunActor(BodyPort):
             self.engine.stop_loudly(self, e, [done for _, done in mailbox if done is not None])
 
     def _decide(self, draft: Draft, command: Any, done: Done | None, replies: list[Reply]) -> None:
-        if type(command) is cmd.Message:
+        kind = type(command)
+        if kind is _MESSAGE:
             command = informed(self.engine.store, self.state, command)
         try:
-            answer = None if type(command) is cmd.SuspendNode else decide.apply(draft, command)
+            answer = None if kind is _SUSPEND else decide.apply(draft, command)
         except Refusal as refusal:  # also when it ended earlier in this turn
             if done is not None:
                 replies.append((done, None, refusal))
@@ -174,7 +178,7 @@ class RunActor(BodyPort):
         if done is not None:
             replies.append((done, answer, None))
 
-    def _suspend_parked(self, draft: Draft, waiting: list[cmd.OpenWait | cmd.SuspendNode]) -> None:
+    def _suspend_parked(self, draft: Draft, waiting: Sequence[cmd.OpenWait | cmd.SuspendNode]) -> None:
         """Bodies that said that they wait, and of which nothing goes on after this turn, are suspended in it."""
         answered = () if draft.extras is None else [answer.instance.key for answer in draft.extras.answers]
         for key, c in {(c.node, c.path): c for c in waiting}.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -21,6 +22,7 @@ import msgspec
 
 from holdfast.engine import reads, waits
 from holdfast.engine.actor import RunActor
+from holdfast.engine.alarms import Alarm
 from holdfast.engine.batching import Batch
 from holdfast.engine.branching import Branching
 from holdfast.engine.catalogue import Catalogue, Recovered
@@ -33,14 +35,14 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.memories import Memories
 from holdfast.engine.protocols import Done, Executor
 from holdfast.engine.recovery import Recovery
-from holdfast.engine.run import Run
+from holdfast.engine.run import Run, resume_request
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.slots import Slots
 from holdfast.engine.starting import Starting
 from holdfast.engine.values import Values
 from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait
-from holdfast.model import handlers
+from holdfast.model import handlers, texts
 from holdfast.model.errors import HoldfastError, LeaseLost, MissingCode, StoreError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
@@ -239,12 +241,15 @@ class Engine:
         """Check a run whose rows and journal may not agree (after a restored backup, a hand edit, a foreign writer),
         repair it from its journal if need be, and go on with it. `reverify` lets the last node run again where a run
         only lacks its end. Raises Refused when another engine owns the run, CannotBeRepaired when nothing helps."""
-        return await self.catalogue.recover(run_id, reverify=reverify, actor=actor)
+        return await self.catalogue.recover(run_id, reverify=reverify, actor=texts.actor(actor, "engine.recover"))
 
     async def asked(
         self, *, basket: str | None = None, assignee: str | None = None, limit: int = 100
     ) -> builtins.list[Wait]:
         """What people are asked by all runs, and what lies in baskets, oldest first."""
+        for what, name in (("basket", basket), ("assignee", assignee)):
+            if name is not None:
+                texts.name(name, f"engine.asked: {what}")
         return waits.views(self.store.asked(basket=basket, assignee=assignee, limit=limit))
 
     async def baskets(self) -> builtins.list[dict[str, Any]]:
@@ -276,6 +281,7 @@ class Engine:
         actor: str = "",
     ) -> tuple[Run[Any], builtins.list[str]]:
         """`resume`, and the waits that ended with it."""
+        resume_request(wait, path, vars, actor)  # what cannot be asked for releases no hold either
         row = reads.find_run(self.store, run_id)
         run: Run[Any] = Run(self, row.run_id, row.run_no)
         if row.engine is None and self.catalogue.looks_odd(row):
@@ -320,12 +326,9 @@ class Engine:
     commit_on_loop = False
     """Embedded use with one live run: commit without a thread hand-over."""
 
-    def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
+    def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> Alarm:
         """Call when the clock shows `due_at`; never early."""
-        delay = max(0.0, (due_at - self.clock.now()) / 1_000_000)
-        if delay > 3600:  # the loop's clock and ours drift apart: look again in an hour
-            return self.loop.call_later(3600, lambda: self.call_at(due_at, function, *args))
-        return self.loop.call_later(delay, function, *args)
+        return Alarm(self.loop, self.clock, due_at, functools.partial(function, *args))
 
     def flush_later(self, actor: RunActor, seconds: float | None) -> None:
         """`interval` runs commit at least this often."""

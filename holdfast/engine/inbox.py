@@ -70,7 +70,8 @@ class Inbox:
         run_id = row.run_id
         if _is_done(row, kind):
             return {}
-        if row.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
+        is_too_late = row.status in RUN_TERMINAL and kind not in OPENS_BRANCH
+        if is_too_late and (message_id is None or engine.store.message(message_id) is None):
             raise self._too_late(row, kind, _encode(payload))
         message_id = message_id or unique("m_")
         message = MessageRow(message_id, row.run_no, kind, _encode(payload), engine.clock.now())
@@ -82,7 +83,8 @@ class Inbox:
                 raise self._too_late(row, kind, message.payload)
             if sent == "conflict":
                 raise Refused(f"run {run_id} was sent something else under this id already; nothing was changed")
-            await self._apply_here(row, message)
+            if not is_too_late:
+                await self._apply_here(row, message)
             return await self._outcome(row, message, moved, timeout, is_known=sent == "duplicate")
         finally:
             engine.hub.leave(row.run_no, moved)
@@ -177,16 +179,16 @@ class Inbox:
                 self._asking[outcome.message_id] = _verdict(outcome)
 
     def check_signal(self, run_id: str, name: str, payload: bytes, signal_id: str) -> str:
-        """Whether a signal can be sent to a run; the id of its message."""
+        """Whether a signal can be sent to a run, or was sent to it already; the id of its message."""
         row = self._engine.store.run(run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id} to be sent the signal {name!r}")
-        if row.status in RUN_TERMINAL:
-            raise self._too_late(row, "signal", payload)
         message_id = signal_message_id(run_id, signal_id)
         earlier = self._engine.store.message(message_id)
         if earlier is not None and earlier.payload != _encode(signal_payload(name, payload)):
             raise Refused(f"run {run_id} was sent another signal under the id {signal_id!r} already")
+        if earlier is None and row.status in RUN_TERMINAL:
+            raise self._too_late(row, "signal", payload)
         return message_id
 
     async def report_end(self, run_id: str, to_run_no: int) -> None:

@@ -15,6 +15,7 @@ from holdfast.engine.times import iso, iso_or_none, when
 from holdfast.engine.waits import waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
+from holdfast.model import texts
 from holdfast.model.errors import CorruptJournal, UnknownRun
 from holdfast.model.lineage import ROOT_BRANCH, is_in
 from holdfast.model.state import Fold
@@ -214,6 +215,8 @@ def terminal_event(store: Store, row: RunRow) -> Any:
 
 def find_run(store: Store, run_id: str) -> RunRow:
     """A run by its id or by a prefix of it that no other id has."""
+    if not texts.is_name(run_id):  # an empty text is the beginning of every id
+        raise UnknownRun(f"{run_id!r:.60} is no run id; `holdfast list` shows the runs there are")
     row = store.run(run_id)
     if row is not None:
         return row

@@ -18,7 +18,7 @@ from holdfast.engine.inbox import signal_message_id, signal_payload
 from holdfast.engine.paths import execution_paths
 from holdfast.engine.waits import Wait, how_to_go_on, only_outside_moves, wait_view, waits_of
 from holdfast.engine.why import why
-from holdfast.model import answers, handlers
+from holdfast.model import answers, handlers, texts
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput, RunCancelled, RunFailed, RunSuspended, UnknownRun, UsageError
 from holdfast.model.statuses import RUN_TERMINAL
@@ -121,6 +121,8 @@ class Run(Generic[R]):
         """Answer a question. Raises InvalidInput when the answer does not fit its schema, and Refused when it was
         answered already (and by whom), has passed its deadline, or belongs to a run that was cancelled; the question
         stays as it is."""
+        texts.name(wait_id, "run.respond: wait_id")
+        texts.actor(actor, "run.respond")
         data = encode(value, what="the answer")
         for found in self._engine.store.wait(wait_id):
             if found.wait.wait_id == wait_id and found.run_id == self.run_id and found.wait.status == "open":
@@ -134,8 +136,9 @@ class Run(Generic[R]):
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send a signal, which `ctx.receive(name)` or `hf.receive(name)` gets, now or when it asks. With an `id` it is
         the same signal however often it is sent; with another payload under the same id Refused is raised."""
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"run.signal takes the name of a signal, not {name!r}")
+        texts.name(name, "run.signal: name")
+        if id is not None:
+            texts.question(id, "run.signal: id")
         data = encode(payload, what=f"the payload of signal {name!r}")
         message_id = None if id is None else signal_message_id(self.run_id, id)
         await self._engine.inbox.request(self._run_no, "signal", signal_payload(name, data), message_id=message_id)
@@ -143,7 +146,8 @@ class Run(Generic[R]):
     async def pause(self, reason: str = "", *, actor: str = "") -> None:
         """Stop the run between its nodes: nothing new starts, bodies at work finish their node or are left at their
         next call on ctx. `resume` lets it go on. A second pause is a no-op."""
-        await self._engine.inbox.request(self._run_no, "pause", {"reason": reason, "actor": actor})
+        asked = {"reason": texts.reason(reason, "run.pause"), "actor": texts.actor(actor, "run.pause")}
+        await self._engine.inbox.request(self._run_no, "pause", asked)
 
     async def resume(
         self,
@@ -156,9 +160,8 @@ class Run(Generic[R]):
         """Let the run go on where it waits for a person: end its pause, take a node out of its basket, release a hold.
         `wait` or `path` say which; without them it is the pause, or else every hold and the basket of the deepest path
         (the oldest of several). `vars` sets variables first. The waits that ended with it."""
-        asked = {"actor": actor, "wait": wait, "path": path}
-        given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
-        told = await self._engine.inbox.request(self._run_no, "resume", {**asked, "vars": given})
+        asked = resume_request(wait, path, vars, actor)
+        told = await self._engine.inbox.request(self._run_no, "resume", asked)
         resumed: list[str] = told.get("resumed", [])
         return resumed
 
@@ -166,14 +169,20 @@ class Run(Generic[R]):
         self, wait_id: str, *, assignee: str | None = None, basket: str | None = None, actor: str = ""
     ) -> None:
         """Hand a question or a pended node on: to somebody else, into another basket."""
+        texts.name(wait_id, "run.reassign: wait_id")
+        texts.actor(actor, "run.reassign")
         if assignee is None and basket is None:
             raise UsageError("run.reassign: say to whom: assignee='bob' or basket='managers'")
+        for what, to in (("assignee", assignee), ("basket", basket)):
+            if to is not None:
+                texts.name(to, f"run.reassign: {what}")
         payload = {"wait_id": wait_id, "assignee": assignee, "basket": basket, "actor": actor}
         await self._engine.inbox.request(self._run_no, "reassign", payload)
 
     async def cancel(self, reason: str = "", *, actor: str = "") -> None:
         """Ask the run to stop, and return when its owner has taken the request. A second cancel is a no-op."""
-        await self._engine.inbox.request(self._run_no, "cancel", {"reason": reason, "actor": actor})
+        asked = {"reason": texts.reason(reason, "run.cancel"), "actor": texts.actor(actor, "run.cancel")}
+        await self._engine.inbox.request(self._run_no, "cancel", asked)
 
     async def fork(
         self,
@@ -190,7 +199,7 @@ class Run(Generic[R]):
         run itself goes on from there, on a new branch; with `as_run` a new run of that id does, and this one is left
         alone. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`, and `answers` brings answers to
         questions by their wait ids: they are not asked again."""
-        asked = Asked(at, branch, keys=_keys(keys), actor=actor)
+        asked = Asked(at, branch, keys=_keys(keys), actor=texts.actor(actor, "run.fork"))
         if as_run is not None and keys == "inherit":
             raise UsageError("a run of its own has its own idempotency keys; leave keys='inherit' out")
         if as_run is None:
@@ -204,13 +213,14 @@ class Run(Generic[R]):
     ) -> Run[R]:
         """Go on at a node, back (it runs again, with everything downstream of it) or forward (what lies between is
         skipped). Also reopens a run that has ended."""
-        asked = Asked(to, keys=_keys(keys), actor=actor)
+        asked = Asked(to, keys=_keys(keys), actor=texts.actor(actor, "run.jump"))
         await self._engine.branching.ask(self.run_id, "jump", asked, edits)
         return self
 
     async def retry(self, node: str | None = None, *, edits: dict[str, Any] | None = None, actor: str = "") -> Run[R]:
         """Let what failed (or one node of it) try again, with the same idempotency keys and what it remembers."""
-        await self._engine.branching.ask(self.run_id, "retry", Asked(node, actor=actor), edits)
+        asked = Asked(node, actor=texts.actor(actor, "run.retry"))
+        await self._engine.branching.ask(self.run_id, "retry", asked, edits)
         return self
 
     async def preview(
@@ -263,6 +273,18 @@ class Run(Generic[R]):
         if row is None:
             raise UnknownRun(f"there is no run {self.run_id} in {self._engine.store.url}")
         return row
+
+
+def resume_request(wait: str | None, path: str | None, vars: dict[str, Any] | None, actor: str) -> dict[str, Any]:
+    """What `resume` asks of a run, checked."""
+    if wait is not None:
+        texts.name(wait, "resume: wait")
+    if path is not None:
+        texts.question(path, "resume: path")
+    if vars is not None and not (isinstance(vars, dict) and all(isinstance(name, str) for name in vars)):
+        raise UsageError(f"resume: vars are variables by their names, as {{'limit': 3}}, not {vars!r:.60}")
+    given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
+    return {"actor": texts.actor(actor, "resume"), "wait": wait, "path": path, "vars": given}
 
 
 def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def when(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)
+    """The instant; the first or the last that can be shown, of one that lies beyond them."""
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _LAST if micros > 0 else _FIRST
 
 
 def iso(moment: datetime) -> str:

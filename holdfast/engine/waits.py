@@ -174,11 +174,11 @@ def command_for(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:
     nothing else, so its id is enough."""
     match wait.kind:
         case "input":
-            return ("respond", str(wait.wait_id))
+            return ("respond", wait.wait_id)
         case "signal":
             return ("signal", wait.run_id, str(wait.name), "PAYLOAD")
         case "basket" if not alone:
-            return ("resume", wait.run_id, "--wait", str(wait.wait_id))
+            return ("resume", wait.run_id, "--wait", wait.wait_id)
         case "basket" | "pause" | "hold":
             return ("resume", wait.run_id)
     return ()

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from holdfast.model import formats, values
-from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
 from holdfast.model.limits import (
     ANSWER_PROBLEM_LENGTH_MAX,
     ANSWER_PROBLEMS_MAX,
     ANSWER_SEARCHED_BYTES_MAX,
     SCHEMAS_COMPILED_MAX,
 )
+from holdfast.model.readable import unreadable
 
 if TYPE_CHECKING:  # 25 ms, and most processes never check an answer
     import jsonschema_rs
@@ -100,6 +101,25 @@ def completed(schema: Any, value: bytes) -> bytes:
         if not any(isinstance(default.value, dict | list) for _, default in fresh):
             break  # only a default with parts can itself leave something out
     return _EXACTLY.encode(whole) if used and _checker(text).is_valid(whole) else value
+
+
+def wanted(schema: Any, what: str) -> tuple[Any, Any]:
+    """What somebody is asked for, as a type or as a JSON Schema: what the answer is read into, and its schema. Raises
+    UsageError where no answer could be right."""
+    if schema is None:
+        return Any, None
+    annotation = Any if isinstance(schema, dict) else schema
+    try:
+        part = unreadable(annotation)
+    except InvalidInput as e:
+        raise UsageError(f"{what}: this is no schema for an answer: {e.message}") from None
+    if part is not None:
+        raise UsageError(f"{what}: this is no schema for an answer: a {part} cannot be made from JSON")
+    found = schema_of(schema)
+    wrong = schema_problem(found)
+    if wrong is not None:
+        raise UsageError(f"{what}: this is no schema for an answer: {wrong}")
+    return annotation, found
 
 
 def schema_of(annotation: Any) -> Any:

@@ -88,6 +88,9 @@ class StopNode(OfBody, frozen=True):
 
 class RecordStep(OfBody, frozen=True):
     event: StepCompleted | StepFailed | StepStarted
+    races: tuple[tuple[str, int], ...] = ()
+    """The races that end with it, innermost first: (race, which of its calls). The first one of the end of a race is
+    that race; where another call has won it meanwhile, nothing is remembered and the answer is that call."""
 
 
 class Checkpoint(OfBody, frozen=True):

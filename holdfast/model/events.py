@@ -347,7 +347,8 @@ class WaitOpened(_Event, frozen=True):
     wait_id: str
     kind: str
     call: dict[str, Any] = {}
-    """The remembered call that waits: scope, position, kind, name, digest, key."""
+    """The remembered call that waits: scope, position, kind, name, digest, key. In a race also `races`, the races
+    around it, innermost first, each with the call of it that it belongs to; it ends the first `decides` of them."""
     until: int | None = None
     about: Any = None
 

@@ -53,7 +53,7 @@ RETRY_IN_MEMORY_SECONDS = 1.0
 """A retry due sooner keeps its run running; a later one suspends it on a timer."""
 
 DELAY_SECONDS_MAX = 1_000 * 365.25 * 86_400
-"""A thousand years, for the delay of a node: beyond the year 9999 an instant cannot be shown any more."""
+"""A thousand years, for delays, sleeps and deadlines: beyond the year 9999 an instant cannot be shown any more."""
 
 SWEEP_SECONDS = 30.0
 """How often an engine looks for orphaned work by itself; notifications make it quicker, this makes it certain."""
@@ -86,7 +86,10 @@ VALUE_CACHE_BYTES = 64 * 1024 * 1024
 """Outputs kept in memory for their consumers, over all runs of an engine."""
 
 NAME_LENGTH_MAX = 200
-"""Names of nodes, workflows, variables and runs; they are index keys and stand in paths."""
+"""Names of nodes, workflows, variables, runs, people, baskets and signals; they are index keys and stand in paths."""
+
+TEXT_LENGTH_MAX = 10_000
+"""Characters of a question or a reason: they are read by people, in lists. What is longer belongs into `about`."""
 
 EXPRESSION_NODES_MAX = 20_000
 """Parts of one expression. A join may list thousands of nodes; beyond this a map is the better way."""

@@ -6,13 +6,15 @@ Owns: retry and timeout policies as they stand in definitions, the retry decisio
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidInput, UsageError
+from holdfast.model.limits import DELAY_SECONDS_MAX
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d|w)")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -96,5 +98,19 @@ def seconds(duration: float | str | timedelta) -> float:
         if parts and "".join(p.group() for p in parts) == duration.replace(" ", ""):
             return sum(float(p["number"]) * _UNIT_SECONDS[p["unit"]] for p in parts)
     raise InvalidInput(
-        f"{duration!r} is not a duration: use seconds, a timedelta, or text such as '90s', '1h30m', '2d'"
+        f"{duration!r:.60} is not a duration: use seconds, a timedelta, or text such as '90s', '1h30m', '2d'"
     )
+
+
+def delay_seconds(duration: float | str | timedelta, what: str) -> float:
+    """The same for a time that somebody waits: not negative, and no longer than an instant can be shown."""
+    try:
+        amount = seconds(duration)
+    except InvalidInput as e:
+        raise InvalidInput(f"{what}: {e.message}") from None
+    except OverflowError:  # a whole number that no float is as large as
+        amount = math.inf
+    if not 0 <= amount <= DELAY_SECONDS_MAX:
+        shown = repr(duration) if isinstance(duration, str | timedelta) else f"{amount:g}"
+        raise UsageError(f"{what}: {shown:.60} is not a time to wait: it is 0 s to 1,000 years")
+    return amount

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.model import texts
 from holdfast.model.definition import Settings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX
@@ -64,16 +65,18 @@ def check_settings(settings: Settings) -> list[Problem]:
     elif settings.history == "audit":
         bad("history", "'audit' is not supported yet", "use 'full'")
     if settings.on_failure.startswith("pend:"):
-        if not settings.on_failure.removeprefix("pend:").strip():
-            bad("on_failure", "the basket has no name", "say 'pend:errors'")
+        try:
+            texts.name(settings.on_failure.removeprefix("pend:"), "the basket")
+        except HoldfastError as e:
+            bad("on_failure", e.message, "say 'pend:errors'")
     elif settings.on_failure not in {"fail", "continue", "compensate"}:
         bad("on_failure", f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'")
     if settings.on_code_change not in {"continue", "fail", "branch"}:
         bad("on_code_change", f"{settings.on_code_change!r} is not 'continue', 'fail' or 'branch'")
     if settings.on_code_change == "branch":
         bad("on_code_change", "'branch' is not supported yet; use 'continue' or 'fail'")
-    if settings.timeout is not None and not is_positive(settings.timeout):
-        bad("timeout", f"{settings.timeout!r} is not a number of seconds above 0")
+    if settings.timeout is not None and not (is_delay(settings.timeout) and settings.timeout > 0):
+        bad("timeout", f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years")
     if settings.concurrency is not None and not is_count(settings.concurrency):
         bad("concurrency", f"{settings.concurrency!r} is not a whole number above 0")
     if settings.max_recoveries is not None and not is_count(settings.max_recoveries):
@@ -91,8 +94,8 @@ def retry_problems(retry: Retry) -> list[str]:
     if not is_count(retry.attempts):
         found.append(f"attempts={retry.attempts!r} is not a whole number above 0")
     for field in ("backoff", "max_delay"):
-        if not _number(getattr(retry, field)) or getattr(retry, field) < 0:
-            found.append(f"{field}={getattr(retry, field)!r} is not a number of seconds from 0 on")
+        if not is_delay(getattr(retry, field)):
+            found.append(f"{field}={getattr(retry, field)!r} is not a number of seconds from 0 to 1,000 years")
     if not _number(retry.factor) or retry.factor < 1:
         found.append(f"factor={retry.factor!r} is not a number from 1 on")
     if not _number(retry.jitter) or not 0 <= retry.jitter <= 1:

@@ -99,6 +99,9 @@ class NodeState(msgspec.Struct, gc=False):
     """The next item of a map to begin; never stored."""
     round_end: RoundEnd | None = None
     """How a loop's last round ended; never stored."""
+    races: dict[str, int] | None = None
+    """Which call has won, of the races of its body that were decided since it started or had its last checkpoint; never
+    stored."""
 
     @property
     def key(self) -> Key:

@@ -15,7 +15,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.rules import nodes, pends, questions, recovery, resuming, runs, signals, tickets, waits
+from holdfast.rules import nodes, pends, questions, races, recovery, resuming, runs, signals, tickets, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
 
@@ -119,10 +119,22 @@ def _drop(d: Draft, c: cmd.DropNode) -> None:
     nodes.drop(d, nodes.current(d, c, NodeStatus.RUNNING))
 
 
+def _record(d: Draft, c: cmd.RecordStep) -> int | None:
+    """A body remembers something; of the end of a race the call that has won it, where it is another one."""
+    winner = races.winner(d, c)
+    if winner is None:
+        ns = nodes.record(d, c, c.event)
+        if c.races:
+            races.won(d, ns, c.races)
+    return winner
+
+
 def _open_wait(d: Draft, c: cmd.OpenWait) -> str:
     given = questions.given(d, c) if d.state.fold.answers else None
     wait = waits.open_wait(d, c)
     match c.kind:
+        case _ if wait.wait_id not in d.state.waits:
+            pass  # it has lost a race, or there is nothing to wait for
         case "input" if given is not None:
             waits.close_wait(d, wait, "answered", bytes(given.value), given.actor)
         case "input":
@@ -153,6 +165,7 @@ def _checkpoint(d: Draft, c: cmd.Checkpoint) -> None:
         nodes.wake(d, ns)
     raw = {name: msgspec.Raw(value) for name, value in c.vars.items()}
     d.emit(ev.NodeCheckpointed(msgspec.Raw(c.value), {}, c.number, raw, c.captured_vars), ns)
+    ns.races = None
 
 
 def _provide_params(d: Draft, c: cmd.ProvideParams) -> None:
@@ -229,7 +242,7 @@ _RULES: dict[type[Any], Any] = {
     cmd.FailNode: nodes.fail,
     cmd.DropNode: _drop,
     cmd.StopNode: runs.stop_node,
-    cmd.RecordStep: lambda d, c: nodes.record(d, c, c.event),
+    cmd.RecordStep: _record,
     cmd.SendSignal: signals.send,
     cmd.PendNode: pends.pend,
     cmd.Checkpoint: _checkpoint,

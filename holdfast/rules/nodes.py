@@ -135,7 +135,11 @@ def enter_node(d: Draft, ns: NodeState) -> None:
         scopes.open_first(d, ns)
     else:
         delay = ns.plan.definition.delay
-        _schedule(d, ns, 1, d.now + int(delay * SECOND) if delay else None)
+        if delay:
+            _schedule(d, ns, 1, d.now + int(delay * SECOND))
+        else:
+            d.emit(ev.NodeScheduled(1), ns)
+            d.scheduled.append(ns)
 
 
 def _schedule(d: Draft, ns: NodeState, attempt: int, start_at: int | None) -> None:
@@ -192,6 +196,7 @@ def start(d: Draft, ns: NodeState) -> None:
         inputs = inputs_of(args)
     else:
         args, inputs = _located_directly(d.state, ns, direct)
+    ns.races = None
     d.emit(ev.NodeStarted(ns.attempt, inputs), ns)
     d.started.append((ns, args))
 
@@ -255,12 +260,13 @@ def wake(d: Draft, ns: NodeState) -> None:
     d.emit(ev.NodeResumed("body"), ns)
 
 
-def record(d: Draft, c: cmd.OfBody, event: ev.StepCompleted | ev.StepFailed | ev.StepStarted) -> None:
-    """A body remembers something."""
+def record(d: Draft, c: cmd.OfBody, event: ev.StepCompleted | ev.StepFailed | ev.StepStarted) -> NodeState:
+    """A body remembers something; its instance."""
     ns = current(d, c, _RUNNING, _SUSPENDED)
     if ns.status is _SUSPENDED:  # a task of a parked body went on by itself
         wake(d, ns)
     d.emit(event, ns)
+    return ns
 
 
 def _completed(c: cmd.CompleteNode) -> ev.NodeCompleted:

@@ -20,6 +20,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.state import GivenAnswer, NodeState, WaitState, escalation, reminder
 from holdfast.rules import nodes, waits
 from holdfast.rules.draft import Draft, Refusal
+from holdfast.rules.races import RACE
 
 SECOND = 1_000_000
 DEADLINE = "deadline"
@@ -66,6 +67,8 @@ def find(d: Draft, wait_id: str, c: cmd.Message) -> WaitState:
 
 def who_won(wait_id: str, outcome: str, actor: str) -> str:
     """How a wait has ended, for whoever comes too late."""
+    if (outcome, actor) == ("superseded", RACE):
+        return f"{wait_id} is not open any more: another call of the same ctx.race has won"
     how = _ENDED.get(outcome, f"has ended ({outcome})")
     return f"{wait_id} {how}{f' by {actor}' if actor and actor != DEADLINE else ''}"
 

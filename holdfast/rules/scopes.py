@@ -190,7 +190,13 @@ def close_waits(d: Draft, ns: NodeState, outcome: str = "cancelled") -> None:
 
 
 def close_silently(
-    d: Draft, wait_id: str, ns: NodeState | None = None, outcome: str = "cancelled", *, spare_child: bool = False
+    d: Draft,
+    wait_id: str,
+    ns: NodeState | None = None,
+    outcome: str = "cancelled",
+    *,
+    spare_child: bool = False,
+    actor: str = "",
 ) -> None:
     """Close a wait that nobody will be told about. `superseded`: the run goes on without whoever waited, and a child
     that it waited for is not wanted any more; unless it will be asked for again, under the same id."""
@@ -202,5 +208,5 @@ def close_silently(
         reason = f"its parent {state.run_id} goes on from elsewhere"
         message_id = derived("m_", state.run_id, "superseded", wait_id)
         d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
-    actor = state.fold.cancel_actor if outcome == "cancelled" else ""
+    actor = state.fold.cancel_actor if outcome == "cancelled" else actor
     d.emit(ev.WaitClosed(wait_id, outcome, actor=actor), ns)

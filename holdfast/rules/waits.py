@@ -15,21 +15,25 @@ from holdfast.model.ids import derived
 from holdfast.model.instances import instance_text
 from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.rules import races
 from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
 from holdfast.rules.nodes import current, go_on, lacks_params, wake
 from holdfast.rules.scopes import close_silently
 
 
 def open_wait(d: Draft, c: cmd.OpenWait) -> WaitState:
-    """A body made a call that waits."""
+    """A body made a call that waits. (The wait may be closed already.)"""
     ns = current(d, c, NodeStatus.RUNNING, NodeStatus.SUSPENDED)
     if ns.status is NodeStatus.SUSPENDED:  # another task of a parked body went on by itself
         wake(d, ns)
     wait_id = d.new_wait_id()
     d.emit(ev.WaitOpened(wait_id, c.kind, c.call, c.until, c.about), ns)
+    wait = d.state.waits[wait_id]
+    if races.has_lost(ns, c.call):  # while it was on its way
+        races.lose(d, ns, wait_id)
+        return wait
     if c.until is not None:
         d.emit(ev.TimerSet(wait_id, c.until))
-    wait = d.state.waits[wait_id]
     if c.child is not None:
         _start_child(d, ns, wait_id, c.child, c.call)
     return wait
@@ -70,6 +74,7 @@ def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str
     d.emit(ev.WaitClosed(wait.wait_id, outcome, msgspec.Raw(value), actor), ns)
     if ns is None:
         return
+    races.answered(d, ns, wait)
     if d.state.fold.paused and ns.status is NodeStatus.SUSPENDED:  # its body was left; it goes on when the pause ends
         return
     wake_run(d, wait.kind)
@@ -87,7 +92,7 @@ def give_up(d: Draft, c: cmd.CloseWait) -> None:
     ns = d.state.nodes.get((wait.node, wait.path))
     if ns is not None and ns.status is NodeStatus.SUSPENDED:
         wake(d, ns)
-    close_silently(d, c.wait_id, ns, c.outcome)
+    close_silently(d, c.wait_id, ns, c.outcome, actor=races.RACE if c.outcome == "superseded" else "")
 
 
 def wake_run(d: Draft, by: str) -> None:

@@ -67,7 +67,7 @@ LOST: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.IdleSessionTimeoutError,
-    asyncpg.TargetServerAttributeNotMatched,  # of several hosts none is the primary yet
+    asyncpg.InternalClientError,  # the server said good-bye while nobody listened; of several hosts none is the primary
     asyncpg.ReadOnlySQLTransactionError,  # the server became a replica: the next connection finds the new primary
 )
 """The connection or the server is away: whether the last statement happened is not known."""

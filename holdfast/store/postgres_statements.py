@@ -8,6 +8,7 @@ Invariants: the same parts give the same text, so that it is prepared once.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast.store.statements import load
@@ -34,7 +35,7 @@ class Statements:
     def __getitem__(self, name: str) -> str:
         return self._named[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._named)
 
     def group(self, parts: list[Part]) -> tuple[str, list[Any]]:

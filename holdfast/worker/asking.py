@@ -11,14 +11,16 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from holdfast.model import answers
+from holdfast.model import answers, texts
 from holdfast.model.errors import UsageError
-from holdfast.model.policies import seconds
-from holdfast.model.questions import NOTHING, Escalate, escalations
+from holdfast.model.limits import DELAY_SECONDS_MAX
+from holdfast.model.policies import delay_seconds
+from holdfast.model.questions import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
 
 Deadline = float | str | timedelta | datetime
 Escalations = Escalate | Sequence[Escalate]
+SECOND = 1_000_000
 
 
 class Asking(TypedDict, total=False):
@@ -35,10 +37,13 @@ class Asking(TypedDict, total=False):
 def instant(when: Deadline, now: int, what: str) -> int:
     """A duration from now on, or a datetime, in microseconds since 1970."""
     if not isinstance(when, datetime):
-        return now + int(seconds(when) * 1_000_000)
+        return now + int(delay_seconds(when, what) * SECOND)
     if when.tzinfo is None:
         raise UsageError(f"{what}: a datetime needs a time zone")
-    return int(when.timestamp() * 1_000_000)
+    until = int(when.timestamp() * SECOND)
+    if until - now > DELAY_SECONDS_MAX * SECOND:
+        raise UsageError(f"{what}: {when} is more than 1,000 years away")
+    return until
 
 
 class _Awaited:
@@ -47,13 +52,8 @@ class _Awaited:
     def __init__(self, what: str, schema: Any, deadline: Deadline | None, default: Any) -> None:
         self._what = what
         self._deadline = deadline
-        self.annotation: Any = Any if schema is None or isinstance(schema, dict) else schema
-        self.about: dict[str, Any] = {}
-        if schema is not None:
-            self.about["schema"] = answers.schema_of(schema)
-            wrong = answers.schema_problem(self.about["schema"])
-            if wrong is not None:
-                raise UsageError(f"{what}: this is no schema for an answer: {wrong}")
+        self.annotation, json_schema = answers.wanted(schema, what)
+        self.about: dict[str, Any] = {} if schema is None else {"schema": json_schema}
         if default is NOTHING:
             return
         if deadline is None:
@@ -87,23 +87,17 @@ class Question(_Awaited):
         remind: float | str | timedelta | None = None,
         escalate: Escalations = (),
     ) -> Question:
-        if not isinstance(question, str) or not question.strip():
-            raise UsageError(f"ctx.ask takes a question as text, not {question!r}")
+        texts.question(question, "ctx.ask: the question")
         asked = cls(f"the question {question[:60]!r}", schema, deadline, default)
         asked.text = question
         asked.about["question"] = question
         if about is not None:
             asked.about["about"] = msgspec.json.decode(encode(about, what="what the question is about"))
         for name, value in (("assignee", assignee), ("basket", basket)):
-            if value is not None and (not isinstance(value, str) or not value):
-                raise UsageError(f"ctx.ask: {name} is a name, not {value!r}")
             if value is not None:
-                asked.about[name] = value
+                asked.about[name] = texts.name(value, f"ctx.ask: {name}")
         if remind is not None:
-            every = seconds(remind)
-            if every < 1:
-                raise UsageError(f"ctx.ask: remind={remind!r} is too often; at least '1s'")
-            asked.about["remind"] = every
+            asked.about["remind"] = reminder_seconds(remind, "ctx.ask")
         steps = escalations(escalate)
         if steps:
             asked.about["escalate"] = steps
@@ -117,8 +111,7 @@ class Expected(_Awaited):
 
     @classmethod
     def of(cls, name: str, schema: Any, deadline: Deadline | None, default: Any) -> Expected:
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"ctx.receive takes the name of a signal, not {name!r}")
+        texts.name(name, "ctx.receive: what it waits for")
         expected = cls(f"the signal {name!r}", schema, deadline, default)
         expected.name = expected.about["name"] = name
         return expected

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model import handlers
+from holdfast.model import handlers, texts
 from holdfast.model.activation import BodyContext
 from holdfast.model.errors import (
     BodyEnded,
@@ -189,7 +189,7 @@ class Context(_Base):
         """Run a function (or a node, with its retries and timeout) once and remember its result."""
         runner = self._runner(fn)
         call = self._made("step", runner.name, (args, kwargs))
-        return runner.run(self, call, args, kwargs)
+        return self._activation.made(call, runner.run(self, call, args, kwargs))
 
     def map(
         self, fn: Callable[[T], Any], items: Iterable[T], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
@@ -199,7 +199,8 @@ class Context(_Base):
         listed = list(items)
         if limit < 1:
             raise UsageError("ctx.map: limit must be at least 1")
-        return self._map(runner, self._made("map", runner.name, None), listed, limit, kwargs)
+        call = self._made("map", runner.name, None)
+        return self._activation.made(call, self._map(runner, call, listed, limit, kwargs))
 
     async def _map(
         self, runner: StepRunner, parent: Call, items: list[Any], limit: int, kwargs: dict[str, Any]
@@ -225,7 +226,7 @@ class Context(_Base):
     def sleep(self, duration: Duration | datetime) -> Coroutine[Any, Any, None]:
         """Wait, durably: the run costs a row while it sleeps. Seconds, '1h', a timedelta, or a datetime."""
         call = self._made("sleep", "sleep", None)
-        return self._sleep(call, duration)
+        return self._activation.made(call, self._sleep(call, duration))
 
     async def _sleep(self, call: Call, duration: Duration | datetime) -> None:
         await self._wait(call, "timer", until=instant(duration, self._activation.port.now(), "ctx.sleep"))
@@ -249,7 +250,7 @@ class Context(_Base):
         reminder again and again; `escalate` hands it on: `hf.Escalate("2d", assignee="boss")`."""
         question_asked = Question.of(question, schema, about, **options)
         call = self._made("ask", "ask", (question, about))
-        return self._ask(call, question_asked)
+        return self._activation.made(call, self._ask(call, question_asked))
 
     async def _ask(self, call: Call, question: Question) -> Any:
         until = question.until(self._activation.port.now())
@@ -272,7 +273,8 @@ class Context(_Base):
         """Wait for a signal, `run.signal(name, payload)`; one that came before is there already. Past its `deadline` it
         is `default`; without one the call raises DeadlinePassed."""
         expected = Expected.of(name, schema, deadline, default)
-        return self._receive(self._made("receive", name, None), expected)
+        call = self._made("receive", name, None)
+        return self._activation.made(call, self._receive(call, expected))
 
     async def _receive(self, call: Call, expected: Expected) -> Any:
         until = expected.until(self._activation.port.now())
@@ -283,7 +285,12 @@ class Context(_Base):
 
     def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> Coroutine[Any, Any, None]:
         """Send a signal to another run, once. The same `id` is the same signal, whoever sends it how often."""
-        return self._signal(self._made("signal", name, (run, payload, id)), run, name, payload, id)
+        texts.name(run, "ctx.signal: run")
+        texts.name(name, "ctx.signal: name")
+        if id is not None:
+            texts.question(id, "ctx.signal: id")
+        call = self._made("signal", name, (run, payload, id))
+        return self._activation.made(call, self._signal(call, run, name, payload, id))
 
     async def _signal(self, call: Call, run: str, name: str, payload: Any, signal_id: str | None) -> None:
         activation = self._activation
@@ -309,7 +316,7 @@ class Context(_Base):
         if not isinstance(name, str):
             raise UsageError(f"ctx.child takes a workflow, not {workflow!r}")
         call = self._made("child", name, (inputs, run_id, detached))
-        return self._child(call, name, run_id, detached, inputs)
+        return self._activation.made(call, self._child(call, name, run_id, detached, inputs))
 
     async def _child(self, call: Call, name: str, run_id: str | None, detached: bool, inputs: dict[str, Any]) -> Any:
         order: cmd.NewChild | None = None
@@ -352,7 +359,9 @@ class Context(_Base):
             wait_id = None if memo is None else memo.wait_id
             if wait_id is None:
                 wait_id = await activation.open_wait(
-                    cmd.OpenWait(a.node, a.path, a.attempt, kind, call.as_dict(), until, child, about, visit=a.visit)
+                    cmd.OpenWait(
+                        a.node, a.path, a.attempt, kind, activation.placed(call), until, child, about, visit=a.visit
+                    )
                 )
                 if child is not None and child.attach and child.run_id is not None:
                     activation.port.follow_child(child.run_id)
@@ -372,7 +381,7 @@ class Context(_Base):
 
     def _remember(self, kind: str, make: Callable[[], R], annotation: Any) -> Coroutine[Any, Any, R]:
         call = self._made(kind, kind, None)
-        return self._remembered(call, make, annotation)
+        return self._activation.made(call, self._remembered(call, make, annotation))
 
     async def _remembered(self, call: Call, make: Callable[[], R], annotation: Any) -> R:
         memo = self._activation.recall(call)
@@ -382,28 +391,36 @@ class Context(_Base):
         await self._record(call, data)
         return decoder(annotation)(data)  # type: ignore[no-any-return]
 
-    async def _record(self, call: Call, data: bytes, attempt: int = 1) -> None:
-        """Commit a remembered result."""
-        a = self._activation.attempt
+    async def _record(
+        self, call: Call, data: bytes, attempt: int = 1, *, won: tuple[tuple[str, int], ...] = ()
+    ) -> int | None:
+        """Commit a remembered result; `won`, of a race: which, and which of its calls. Where another call of it has won
+        meanwhile, that one is given back, and nothing was committed."""
+        activation, a = self._activation, self._activation.attempt
         event = ev.StepCompleted(
             call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt
         )
-        await self._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, visit=a.visit))
+        races = (*won, *activation.ends_with(call))
+        winner: int | None = await activation.commit(
+            cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit)
+        )
+        return winner
 
     async def checkpoint(self, value: Any) -> None:
         """Close the memory before this point: when the body runs again, `ctx.checkpointed` is this value and nothing
-        before it is read. A loop without an end has a checkpoint in each round."""
+        before it is read. A loop without an end has a checkpoint in each round. No other call on ctx may be under way,
+        in whichever task: what it is told would be forgotten."""
         activation, a = self._activation, self._activation.attempt
         activation.check()
         data = encode(value, what="checkpoint")
+        activation.check_nothing_open()
         number = activation.memory.checkpoints + 1
-        await activation.commit(
-            cmd.Checkpoint(
-                a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(), visit=a.visit
-            )
+        command = cmd.Checkpoint(
+            a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(), visit=a.visit
         )
-        activation.memory.close(data)
+        activation.memory.close(data)  # what is called from now on is committed after it
         activation.checkpoint_read = True
+        await activation.commit(command)
 
     def _runner(self, fn: Any) -> StepRunner:
         return StepRunner.of(fn)

@@ -41,6 +41,7 @@ class LocalExecutor:
         self._leaving: set[asyncio.Task[Any]] = set()
         """Bodies that nobody waits for any more and that still clean up."""
         self._binders: dict[str, Binder] = {}
+        self._stopped = False
         self._thread_count = threads
         self._process_count = processes
         self._grace_seconds = grace_seconds
@@ -53,6 +54,10 @@ class LocalExecutor:
         if dying.at is not None:
             dying.at("body.before")
         activation = Activation(attempt, self._gone)
+        if self._stopped:  # what was committed while the engine stopped begins elsewhere
+            activation.leave(stopping=True)
+            activation.not_begun()
+            return
         key = activation.key
         self._live[key] = activation
         keys = self._by_run.get(key[0])
@@ -130,9 +135,12 @@ class LocalExecutor:
         return {key: progress for key, progress in found.items() if progress is not None}
 
     async def stop(self, grace_seconds: float) -> None:
+        self._stopped = True
         activations = list(self._live.values())
         for activation in activations:
             activation.leave(stopping=True)
+            if activation.thread is not None and activation.thread.give_up_unless_begun():
+                activation.not_begun()
         tasks = [*(a.task for a in activations if a.task is not None), *self._leaving]
         deadline = asyncio.get_running_loop().time() + grace_seconds
         while (self._live or self._leaving) and asyncio.get_running_loop().time() < deadline:
@@ -192,6 +200,9 @@ class LocalExecutor:
                 args, kwargs = await self._prepare(activation)
             else:
                 args, kwargs = binder.bind(attempt.args, attempt.port.load)
+            if activation.leaving:
+                activation.not_begun()
+                return
             if handler.takes_ctx:
                 args.insert(0, Context(activation))
             activation.start_clock(self._grace_seconds)
@@ -219,7 +230,10 @@ class LocalExecutor:
             activation.failed(e)
         else:
             activation.task = None
-            self._run_inline(activation, data, lambda ready: ready)
+            if activation.leaving:
+                activation.not_begun()
+            else:
+                self._run_inline(activation, data, lambda ready: ready)
 
     def _run_inline(self, activation: Activation, located: dict[str, Any], load: Callable[[Any], bytes]) -> None:
         """A quick sync body on the loop: it must not wait, and its arguments are at hand or read at once."""
@@ -259,7 +273,10 @@ class LocalExecutor:
             activation.failed(e)
             return
         activation.task = None
-        self._start_thread(activation, bound)
+        if activation.leaving:
+            activation.not_begun()
+        else:
+            self._start_thread(activation, bound)
 
     def _start_thread(self, activation: Activation, bound: tuple[list[Any], dict[str, Any]]) -> None:
         handler = activation.attempt.handler
@@ -300,6 +317,9 @@ class LocalExecutor:
         try:
             data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
             body = b",".join(msgspec.json.encode(k) + b":" + v for k, v in data.items())
+            if activation.leaving:
+                activation.not_begun()
+                return
             activation.start_clock(self._grace_seconds)
             result = await self._processes.run(attempt.handler, b"{" + body + b"}")
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ StepMismatch. Never a wrong value.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -61,6 +61,11 @@ class Memo(msgspec.Struct):
     used: bool = False
 
     @property
+    def is_over(self) -> bool:
+        """Whether the call has ended, well or not."""
+        return self.output is not None or (self.error is not None and self.retry_at is None)
+
+    @property
     def is_blank(self) -> bool:
         """Whether the call keeps its place and nothing else: its wait was given up."""
         return self.wait_id is None and self.output is None and self.error is None and not self.started
@@ -91,7 +96,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._scopes: dict[str, _Scope] = {}
-        self._by_wait: dict[str, Memo] = {}
+        self._by_wait: dict[str, tuple[_Scope, Memo]] = {}
         self._body = Strand(None, "")
         self._words = 0
         self.checkpoint: bytes | None = None
@@ -132,19 +137,21 @@ class Memory:
             case ev.WaitOpened() if e.call:
                 memo = self._memo(e.call["scope"], msgspec.convert(e.call, _CallShape))
                 memo.wait_id, memo.outcome, memo.output = e.wait_id, None, None
-                self._by_wait[e.wait_id] = memo
+                self._by_wait[e.wait_id] = self._scope(e.call["scope"]), memo
             case ev.WaitClosed():
-                closed = self._by_wait.get(e.wait_id)
-                if closed is not None and e.outcome == "superseded":  # who asked is gone, and may ask something else
-                    del self._by_wait[e.wait_id]
-                    self._forget(lambda memo: memo is closed)
+                scope, closed = self._by_wait.get(e.wait_id, (None, None))
+                if scope is not None and closed is not None and e.outcome == "superseded":
+                    del self._by_wait[e.wait_id]  # who asked is gone, and may ask something else
+                    _forget(scope, closed)
                 elif closed is not None and e.outcome == "cancelled" and bytes(e.value) == b"null":
                     del self._by_wait[e.wait_id]  # nobody waited any more: the call is made anew, at its place
                     closed.wait_id = None
                 elif closed is not None:  # also by a child that was cancelled, which says so with an error
                     closed.outcome, closed.output, closed.answered = e.outcome, bytes(e.value), self._words
             case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
-                self._forget(_has_failed)
+                for scope in self._scopes.values():
+                    for memo in [memo for memo in scope.by_position.values() if _has_failed(memo)]:
+                        _forget(scope, memo)
 
     def _memo(self, scope_name: str, e: Any) -> Memo:
         scope = self._scope(scope_name)
@@ -164,15 +171,6 @@ class Memory:
         self._scope(scope_name).unused[e.kind, e.name, e.digest].append(memo)
         self.calls += 1
         return memo
-
-    def _forget(self, is_over: Callable[[Memo], bool]) -> None:
-        for scope in self._scopes.values():
-            for memo in list(scope.by_position.values()):
-                if is_over(memo):
-                    del scope.by_position[memo.position]
-                    scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
-                    if memo.key is not None:
-                        del scope.by_key[memo.key]
 
     def _scope(self, name: str) -> _Scope:
         scope = self._scopes.get(name)
@@ -250,6 +248,14 @@ class Memory:
                 return memo
         return None
 
+    def answered(self, call: Call) -> int:
+        """Which word of the memory has ended a call, from 1; 0: none has. Asks without answering it."""
+        scope = self._scopes.get(call.scope)
+        if scope is None:
+            return 0
+        memo = self._find(scope, call) if call.key is None else scope.by_key.get(call.key)
+        return memo.answered if memo is not None and memo.is_over else 0
+
     def is_new(self, call: Call) -> bool:
         """Whether nothing is remembered of a call yet; asks without answering it."""
         scope = self._scopes.get(call.scope)
@@ -277,6 +283,15 @@ class _CallShape(msgspec.Struct):
     name: str
     digest: str
     key: str | None = None
+
+
+def _forget(scope: _Scope, memo: Memo) -> None:
+    if scope.by_position.get(memo.position) is not memo:
+        return  # another call has been remembered at its place since
+    del scope.by_position[memo.position]
+    scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
+    if memo.key is not None:
+        del scope.by_key[memo.key]
 
 
 def _has_failed(memo: Memo) -> bool:

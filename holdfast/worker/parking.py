@@ -36,6 +36,24 @@ def at_work(tasks: Iterable[Task], parked: Collection[Task]) -> Future | None:
     return None
 
 
+def ended_beside(tasks: Iterable[Task]) -> set[Future]:
+    """What has ended of that which these tasks wait for together (`asyncio.gather`, `asyncio.wait`): nobody has read it
+    while they wait."""
+    ended: set[Future] = set()
+    todo: list[Future] = []
+    for task in tasks:
+        waiter: Future | None = getattr(task, "_fut_waiter", None)
+        if waiter is not None:
+            todo += getattr(waiter, "_children", None) or _awaited_through(task, waiter)
+    while todo:
+        future = todo.pop()
+        if future.done():
+            ended.add(future)
+        else:
+            todo += getattr(future, "_children", ())
+    return ended
+
+
 def _awaited_by(future: Future) -> Collection[Future]:
     """What must end before a future can; nothing where that is not known, or where a task only waits for its turn."""
     if not isinstance(future, asyncio.Task):

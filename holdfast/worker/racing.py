@@ -1,9 +1,11 @@
 """Racing: `ctx.race`, several remembered calls at once of which the first to end counts.
 
 Owns: the strands that the calls run in, which of them has won, and stopping the others.
-Rule: the winner is committed before anybody learns of it and before a loser is stopped. A race that was cut off before
-that is run again, and goes to the call that was answered first.
-On replay: the remembered winner runs again, from its own memory; the losers never do.
+Rule: the winner is committed before anybody learns of it and before a loser is stopped. A call on ctx that was answered
+has won with that commit (rules/races.py), whatever another one has come to meanwhile; a coroutine of several calls wins
+when it ends, with a commit of its own.
+On replay: the winner runs again, from its own memory; the losers never do. A race that was cut off before anything of
+it was decided is run again; of coroutines the one goes first that was told its last word first.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from holdfast.model.errors import Suspended, UsageError
 from holdfast.model.values import decoder, encode
 from holdfast.worker.memory import Call, RaceEnd
-from holdfast.worker.strands import Strand, current_strand
+from holdfast.worker.strands import Lane, Strand, current_strand
 
 if TYPE_CHECKING:
+    from holdfast.worker.activation import Activation
     from holdfast.worker.context import Context
 
 T = TypeVar("T")
@@ -41,7 +44,8 @@ def enter(ctx: Context, calls: Calls[T]) -> Coroutine[Any, Any, Won[T]]:
     """Take a race's position and give back what runs it."""
     try:
         _check(calls)
-        race = _run(ctx, ctx._made("race", "race", len(calls)), calls)
+        made = ctx._made("race", "race", len(calls))
+        race = ctx._activation.made(made, _run(ctx, made, calls))
     except BaseException:
         for call in calls:
             _drop(call)
@@ -89,25 +93,44 @@ class _Race(Generic[T]):
         self._activation = ctx._activation
         self._call = call
         self._calls = calls
+        self._name = f"{call.scope}r{call.position}"
+        self._tasks: dict[int, asyncio.Task[T]] = {}
         self._strands: dict[asyncio.Task[T], Strand] = {}
         self._ended: list[asyncio.Task[T]] = []
         """In the order in which they ended."""
 
     async def run(self) -> Won[T]:
-        tasks = [self._start(index) for index in range(len(self._calls))]
-        winner = await self._winner()
-        error = winner.exception()
-        end = RaceEnd(tasks.index(winner), raised=error is not None)
-        if error is None or isinstance(error, Exception):
-            await self._ctx._record(self._call, encode(end))
-        return Won(end.index, winner.result())
+        answered = self._answered()
+        for index in range(len(self._calls)) if answered is None else [answered]:
+            self._start(index)
+        index = await self._first_to_end()
+        while (other := await self._win(index)) is not None:
+            index = other
+            await asyncio.wait([self._start(index)])
+        return Won(index, self._tasks[index].result())
+
+    async def _win(self, index: int) -> int | None:
+        """Commit who has won; or the call that has won instead, because it was answered while this one ended."""
+        error = self._tasks[index].exception()
+        if error is not None and not isinstance(error, Exception):
+            return None  # the body is left, or ends with it
+        end = encode(RaceEnd(index, raised=error is not None))
+        return await self._ctx._record(self._call, end, won=((self._name, index),))
 
     async def run_again(self, index: int) -> Won[T]:
         """The race is decided: only its winner runs."""
         return Won(index, await self._start(index))
 
+    def _answered(self) -> int | None:
+        """The call that has won by what is remembered of it: the first one that was answered."""
+        answers = [(_answered(self._activation, call), index) for index, call in enumerate(self._calls)]
+        return min((answer for answer in answers if answer[0]), default=(0, None))[1]
+
     async def stop(self) -> None:
         """Nothing of a race goes on when it is over."""
+        for index, call in enumerate(self._calls):
+            if index not in self._tasks:
+                _drop(call)
         pending = [task for task in self._strands if not task.done()]
         for task in pending:
             self._strands[task].lost = True
@@ -122,7 +145,11 @@ class _Race(Generic[T]):
             _drop(call)
 
     def _start(self, index: int) -> asyncio.Task[T]:
-        strand = Strand(self._activation.memory, f"{self._call.scope}r{self._call.position}.{index}/")
+        if index in self._tasks:
+            return self._tasks[index]
+        memory = self._activation.memory
+        lane = Lane(self._name, index, self._call, self._activation.calls.get(self._calls[index]), memory.strand)
+        strand = Strand(memory, f"{self._name}.{index}/", lane)
 
         async def in_strand() -> T:
             current_strand.set(strand)
@@ -131,9 +158,10 @@ class _Race(Generic[T]):
         task = self._activation.loop.create_task(in_strand())
         task.add_done_callback(self._ended.append)
         self._strands[task] = strand
+        self._tasks[index] = task
         return task
 
-    async def _winner(self) -> asyncio.Task[T]:
+    async def _first_to_end(self) -> int:
         """The first call to end. Being left is no way to win: it may be the last word of all of them, or of none."""
         pending = set(self._strands)
         while pending:
@@ -141,8 +169,19 @@ class _Race(Generic[T]):
             ended = [task for task in self._ended if not _was_left(task)]
             if ended:
                 # those that only remembered have ended at once: of these the one that was answered first counts
-                return min(ended, key=lambda task: self._strands[task].heard or sys.maxsize)
+                first = min(ended, key=lambda task: self._strands[task].heard or sys.maxsize)
+                return next(index for index, task in self._tasks.items() if task is first)
         raise Suspended
+
+
+def _answered(activation: Activation, awaited: Coroutine[Any, Any, Any]) -> int:
+    """Which word of the memory has ended a call of a race; 0: none has, or it is a coroutine of several calls. A race
+    has ended with a call of it."""
+    call = activation.calls.get(awaited)
+    if call is None:
+        return 0
+    inner = [_answered(activation, each) for each in _calls_of.get(awaited, ())]
+    return min((word for word in [activation.memory.answered(call), *inner] if word), default=0)
 
 
 def _was_left(task: asyncio.Task[Any]) -> bool:

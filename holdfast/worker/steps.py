@@ -143,7 +143,9 @@ class StepRunner:
             attempt=attempt,
             **fields,
         )
-        await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, visit=a.visit))
+        ends = isinstance(event, ev.StepFailed) and event.retry_at is None
+        races = ctx._activation.ends_with(call) if ends else ()
+        await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
 
     @staticmethod
     async def _delay(ctx: Context, retry_at: int) -> None:

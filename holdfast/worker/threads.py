@@ -58,6 +58,16 @@ class ThreadJob:
             self._wanted = False
             self._pool._give_up(self)
 
+    def give_up_unless_begun(self) -> bool:
+        """Give up a job that still queues; False: it has begun, and nothing was done. On the loop's thread only."""
+        with self._lock:
+            if self._stage is not _Stage.QUEUED:
+                return False
+            self._stage = _Stage.GIVEN_UP
+        self._wanted = False
+        self._pool._settle()
+        return True
+
     def _withdraw(self) -> _Stage:
         """Mark as given up and tell what it was."""
         with self._lock:

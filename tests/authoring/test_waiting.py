@@ -195,18 +195,35 @@ def test_a_signal_is_a_node_whose_output_is_its_payload() -> None:
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
+class Unmakeable:
+    """No JSON value becomes one."""
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: waiting.sleep("soon"), "not a duration"),
         (lambda: waiting.sleep(-1), "not a time to wait"),
+        (lambda: waiting.sleep(float("nan")), "not a time to wait"),
+        (lambda: waiting.sleep("9999999d"), "not a time to wait: it is 0 s to 1,000 years"),
         (lambda: waiting.ask("Well?", deadline="soon"), "not a duration"),
+        (lambda: waiting.ask("Well?", deadline="9999999d"), "not a time to wait"),
+        (lambda: waiting.ask(""), "the question is a text"),
+        (lambda: waiting.ask("x" * 10_001), "at most 10,000"),
+        (lambda: waiting.ask("Well?", assignee=7), "assignee is a name, not 7"),
+        (lambda: waiting.ask("Well?", basket="\ud800"), "cannot be stored"),
+        (lambda: waiting.ask("Well?", escalate="boss"), "not 'boss'"),  # type: ignore[arg-type]
+        (lambda: waiting.ask("Well?", escalate=[Escalate("1d", basket="b"), 7]), "or a list of them"),  # type: ignore[list-item]
+        (lambda: waiting.ask("Well?", remind=0.1), "too often"),
+        (lambda: waiting.ask("Well?", schema=Unmakeable), "a Unmakeable cannot be made from JSON"),
         (lambda: waiting.ask("Well?", deadline=datetime(2030, 1, 1, tzinfo=UTC)), "no fixed dates"),
         (lambda: waiting.ask("Well?", default=1), "say deadline="),
         (lambda: waiting.ask("Well?", schema=int, deadline=1, default="x"), "default"),
         (lambda: waiting.ask("Well?", schema={"type": "nonsense"}), "no schema for an answer"),
         (lambda: waiting.ask("Well?", remind="often"), "not a duration"),
         (lambda: waiting.receive("go", default=1), "say deadline="),
+        (lambda: waiting.receive(""), "is a name"),
+        (lambda: waiting.receive("go", schema=list[Unmakeable]), "a Unmakeable cannot be made from JSON"),
         (lambda: waiting.receive("go", schema={"$ref": "https://example.org/x"}), "no schema for an answer"),
         (lambda: waiting.pend("desk"), "belongs into the body of a node"),
     ],
@@ -243,6 +260,10 @@ def test_outside_a_graph_they_say_where_they_belong_and_inside_a_body_name_the_d
         (lambda: Escalate("2d"), "say to whom"),
         (lambda: Escalate(0, assignee="boss"), "not a time to wait"),
         (lambda: Escalate("later", assignee="boss"), "not a duration"),
+        (lambda: Escalate("9999999d", assignee="boss"), "not a time to wait"),
+        (lambda: Escalate(float("nan"), assignee="boss"), "not a time to wait"),
+        (lambda: Escalate("2d", assignee=7), "assignee is a name, not 7"),  # type: ignore[arg-type]
+        (lambda: Escalate("2d", basket=""), "basket is a name"),
     ],
 )
 def test_an_escalation_that_leads_nowhere_is_refused(make: Any, message: str) -> None:
@@ -264,8 +285,8 @@ def test_a_pend_ends_the_body_whatever_catches_errors_in_it() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"basket": ""}, "name of a basket"),
-        ({"basket": 5}, "name of a basket"),
+        ({"basket": ""}, "the basket is a name"),
+        ({"basket": 5}, "the basket is a name"),
         ({"basket": "desk", "error": 5}, "text or an exception"),
         ({"basket": "desk", "rerun": True, "ticket": "reject"}, "would lead elsewhere"),
         ({"basket": "desk", "error": "x", "ticket": "reject"}, "would lead elsewhere"),

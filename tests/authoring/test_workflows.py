@@ -228,10 +228,12 @@ def test_what_cannot_be_a_workflow_is_refused_at_first_use(fn: Any, message: str
     ("options", "message"),
     [
         ({"history": "audit"}, "not supported yet"),
-        ({"on_failure": "pend:"}, "the basket has no name"),
+        ({"on_failure": "pend:"}, "the basket is a name"),
+        ({"on_failure": f"pend:{'x' * 201}"}, "at most 200"),
         ({"on_failure": "shrug"}, "'shrug' is not 'fail'"),
         ({"persistence": "interval:soon"}, "interval:10s"),
         ({"timeout": -1}, "above 0"),
+        ({"timeout": 1e300}, "at most 1,000 years"),
         ({"concurrency": 0}, "above 0"),
         ({"max_recoveries": 0}, "above 0"),
         ({"on_code_change": "panic"}, "'panic' is not"),

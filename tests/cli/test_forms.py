@@ -268,9 +268,24 @@ def test_items_are_chosen_from_a_list_or_given_as_json() -> None:
     terminal = Terminal('{"sku": 1}', '{"sku": "a"}', "")
     assert terminal.fill(lines) == [{"sku": "a"}]
     assert '  ✗ sku: 1 is not of type "string"' in terminal.shown
+    assert terminal.shown[0] == "  sku: text"
     assert Terminal("[1, 2]", "[3]", "").fill({"type": "array", "items": {"type": "array", "items": {}}}) == [
         [1, 2],
         [3],
+    ]
+
+
+def test_the_fields_of_items_that_are_given_as_json_are_named() -> None:
+    price = obj("net", net={"type": "number"})
+    item = obj("sku", "count", sku={"type": "string"}, count={"type": "integer", "minimum": 1}, price=price)
+    terminal = Terminal('{"sku": "a", "count": 2}', "")
+    terminal.fill({"type": "array", "items": {"$ref": "#/$defs/Line"}, "$defs": {"Line": item}})
+    assert terminal.shown == [
+        "  sku: text",
+        "  count: a whole number, at least 1",
+        "  price: JSON, on one line, optional",
+        "answer (one a line, an empty line ends; each: JSON, on one line, with these fields): ",
+        "[1]: ",
     ]
 
 

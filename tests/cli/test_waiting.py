@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli import databases
+from holdfast.cli.waiting import LISTED_MAX, lines
+from holdfast.engine.waits import Wait
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Project, eventually
 
 FLOWS = """
@@ -286,10 +288,10 @@ def test_inbox_lists_what_people_are_asked_and_what_lies_in_baskets(waiting: Pro
     assert header.split() == ["WAIT", "AGE", "RUN", "WORKFLOW", "NODE", "ASSIGNEE", "BASKET", "UNTIL", "ASKED"]
     assert rows[0].startswith(asked["wait_id"])
     assert rows[0].endswith("Ship it?")
-    assert [row.split()[0] for row in rows[1:]] == [wait["wait_id"] for wait in pended]
+    assert {row.split()[0] for row in rows[1:]} == {wait["wait_id"] for wait in pended}, "since the same instant"
     assert any(row.endswith("failed: registry is down") for row in rows)
     assert "`holdfast respond WAIT` answers" in listed.stderr
-    assert waiting.json("inbox") == [asked, *pended]
+    assert sorted(waiting.json("inbox"), key=str) == sorted([asked, *pended], key=str)
 
 
 def test_inbox_can_be_asked_for_a_basket_a_person_and_a_few(waiting: Project) -> None:
@@ -458,8 +460,11 @@ def test_on_crash_ask_is_answered_with_done_and_the_result_or_runs_again(waiting
     at_work(waiting, "busy_approval")
     waiting.started[0].kill()
     waiting.started[0].wait()
-    shown = waiting.json("resume", "r", exit_code=3)
-    (verdict,) = [wait for wait in shown["waits"] if "Was it done?" in wait["question"]]
+    resumed = waiting.cli("resume", "r", "--json")
+    assert resumed.returncode == 3
+    assert "nothing was completed yet; asks first whether it was done: at_work\n" in resumed.stderr
+    assert "runs again" not in resumed.stderr
+    (verdict,) = [wait for wait in json.loads(resumed.stdout)["waits"] if "Was it done?" in wait["question"]]
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
     assert "for somebody to answer: at_work was running when its engine died. Was it done?" in told
     assert f"`holdfast respond {verdict['wait_id']}` answers" in told
@@ -467,6 +472,59 @@ def test_on_crash_ask_is_answered_with_done_and_the_result_or_runs_again(waiting
     (asked,) = waiting.json("inbox")
     waiting.cli("respond", asked["wait_id"], "--input", '{"approve": true}')
     assert waiting.json("resume", "r")["result"]["other"] == "by hand"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("respond", "", "--input", '"here"'),
+        ("respond", "w_", "--run", "", "--input", '"here"'),
+        ("reassign", "", "--to", "bob"),
+        ("move", "", "desk"),
+        ("cancel", ""),
+        ("pause", ""),
+        ("signal", "", "n"),
+        ("resume", ""),
+        ("resume", "r", "--wait", ""),
+        ("retry", ""),
+        ("show", ""),
+    ],
+)
+def test_an_empty_id_names_nothing_although_there_is_only_one(waiting: Project, command: tuple[str, ...]) -> None:
+    started(waiting, "patient")
+    before = waiting.json("show", "r")
+    refused = waiting.cli(*command)
+    assert refused.returncode == 2, refused
+    assert "'' is no run id" in refused.stderr or "nobody waits under the id ''" in refused.stderr
+    assert waiting.json("show", "r") == before
+
+
+def test_bytes_that_are_no_text_are_wrong_usage_and_no_traceback(waiting: Project) -> None:
+    (asked,) = started(waiting, "patient")
+    before = waiting.json("show", "r")
+    broken = "a\udcff"  # as a terminal sends bytes that are no UTF-8
+    for command in (
+        ("respond", asked["wait_id"], "--input", '"here"', "--actor", broken),
+        ("respond", broken, "--input", '"here"'),
+        ("reassign", asked["wait_id"], "--to", broken),
+        ("signal", "r", broken),
+        ("pause", "r", "--reason", broken),
+        ("resume", broken),
+        ("inbox", "--basket", broken),
+        ("basket", broken),
+    ):
+        refused = waiting.cli(*command)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), (command, refused)
+    assert waiting.json("show", "r") == before
+
+
+def test_of_very_many_waits_it_is_said_how_many_are_not_listed() -> None:
+    asked = [
+        Wait(wait_id=f"w_{n}", kind="input", run_id="r", workflow="w", question="?") for n in range(LISTED_MAX + 2)
+    ]
+    assert lines(asked, 0, "r", [])[-1] == "  … and 2 more; `holdfast show r` has all of them"
+    pauses = [Wait(wait_id=f"p_{n}", kind="pause", run_id="r", workflow="w", question="paused") for n in range(11)]
+    assert lines([*asked, *pauses], 0, "r", [])[-1] == "  … and 1 more; `holdfast show r` has all of them"
 
 
 # --- reassign and move -------------------------------------------------------------------------------------------
@@ -551,6 +609,7 @@ def test_pause_stops_a_run_between_its_nodes_and_resume_lets_it_go_on(waiting: P
     waiting.wait_for("first")
     paused = waiting.cli("pause", "r", "--reason", "the bank is down")
     assert (paused.returncode, paused.stdout) == (0, "paused run r\n")
+    assert paused.stderr == "run r pauses when the bodies that are at work have ended their nodes\n"
     waiting.open_gate()
     _, told = running.communicate(timeout=60)
     assert running.returncode == 3

@@ -658,10 +658,28 @@ async def test_asked_lists_what_all_runs_ask_oldest_first_and_filters() -> None:
 # --- wrong questions ------------------------------------------------------------------------------------------------
 
 
+class Unmakeable:
+    """No JSON value becomes one."""
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"question": ""}, "takes a question as text"),
+        ({"question": ""}, "the question is a text"),
+        ({"question": "\ud800?"}, "cannot be stored"),
+        ({"question": "Well?" * 2_001}, "at most 10,000"),
+        ({"question": "Well?", "deadline": "9999999d"}, "not a time to wait"),
+        ({"question": "Well?", "deadline": float("nan")}, "nan is not a time to wait"),
+        ({"question": "Well?", "deadline": -1}, "-1 is not a time to wait"),
+        ({"question": "Well?", "deadline": 10**400}, "inf is not a time to wait"),
+        ({"question": "Well?", "deadline": datetime(9999, 12, 31, tzinfo=UTC)}, "1,000 years away"),
+        ({"question": "Well?", "remind": float("nan")}, "remind: nan is not a time"),
+        ({"question": "Well?", "escalate": "boss"}, "not 'boss'"),
+        ({"question": "Well?", "assignee": "a\udfff"}, "assignee: .* cannot be stored"),
+        ({"question": "Well?", "basket": "x" * 201}, "basket has 201 characters"),
+        ({"question": "Well?", "schema": Unmakeable}, "a Unmakeable cannot be made from JSON"),
+        ({"question": "Well?", "schema": dict[str, list[Unmakeable | None]]}, "a Unmakeable cannot be made"),
+        ({"question": "Well?", "schema": "int"}, "cannot be read from JSON"),
         ({"question": "Well?", "default": 1}, "say deadline="),
         ({"question": "Well?", "schema": int, "deadline": "1h", "default": "x"}, "default"),
         ({"question": "Well?", "remind": 0.1}, "too often"),

@@ -241,9 +241,9 @@ def test_a_definition_keeps_its_delays_and_one_without_has_the_hash_it_had() -> 
 
 @pytest.mark.parametrize("delay", [-1, float("inf"), float("nan"), 1e300, timedelta(seconds=-1)])
 def test_what_is_no_delay_is_refused_where_it_is_written(delay: Any) -> None:
-    with pytest.raises(hf.UsageError, match="put off by"):
+    with pytest.raises(hf.UsageError, match="not a time to wait"):
         hf.node(delay=delay)
-    with pytest.raises(hf.UsageError, match="put off by"):
+    with pytest.raises(hf.UsageError, match="not a time to wait"):
         dl_order.delayed(delay)
     with pytest.raises(hf.InvalidInput, match="not a duration"):
         dl_order.delayed("soon")

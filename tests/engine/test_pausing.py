@@ -248,24 +248,25 @@ async def test_a_sleep_that_is_not_over_when_the_pause_ends_is_slept_to_its_end(
 
 
 async def test_a_pause_that_comes_before_anything_has_begun(db: Path) -> None:
+    go_on = asyncio.Event()
+
     @hf.workflow(concurrency=1)
     async def pau_one_at_a_time(ctx: hf.Context, name: str) -> str:
         note(name)
-        await ctx.receive("go")
+        await go_on.wait()
         return name
 
     async with hf.open(url(db)) as engine:
         first = await engine.start(pau_one_at_a_time, name="first")
         second = await engine.start(pau_one_at_a_time, name="second")
-        await waiting(first, "signal")
-        if CALLS["second"] == 0:  # it waits for its turn
-            await second.pause()
-            await first.signal("go")
-            await first.result()
-            assert await is_paused(second)
-            assert CALLS["second"] == 0
-            await second.resume()
-        await second.signal("go")
+        await until(lambda: CALLS["first"])
+        assert CALLS["second"] == 0, "it waits for its turn"
+        await second.pause()
+        go_on.set()
+        await first.result()
+        assert await is_paused(second)
+        assert CALLS["second"] == 0
+        await second.resume()
         assert await second.result() == "second"
     check_file(db)
 

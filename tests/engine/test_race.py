@@ -6,6 +6,8 @@ Time is the harness's; the engine, the store and asyncio are real.
 from __future__ import annotations
 
 import asyncio
+import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ async def _waits(run: hf.Run[Any], number: int) -> bool:
     return len(await run.waits()) == number
 
 
-async def test_a_step_that_ends_before_the_time_is_over_wins_and_its_timer_goes() -> None:
+async def test_a_step_that_ends_before_the_time_is_over_wins_and_no_timer_stays() -> None:
     async def fetch(page: int) -> str:
         return f"page {page}"
 
@@ -41,7 +43,8 @@ async def test_a_step_that_ends_before_the_time_is_over_wins_and_its_timer_goes(
         run = await h.start(race_step_first)
         assert await run.result() == [0, "page 3", 0, "page 3"]
         assert _closed(await run.events()) == ["superseded"]
-        assert "TimerCancelled" in types(await run.events())
+        kinds = types(await run.events())
+        assert kinds.count("TimerSet") == kinds.count("TimerCancelled")
 
 
 async def test_a_step_that_takes_longer_than_its_time_is_cancelled() -> None:
@@ -454,6 +457,166 @@ async def test_in_a_unit_test_the_first_call_wins() -> None:
     assert ctx.slept == []
 
 
+# --- what is taken is not lost -------------------------------------------------------------------------------------
+
+
+async def _two_of_two(ctx: hf.Context) -> list[Any]:
+    got = []
+    for _ in range(2):
+        won = await ctx.race(ctx.receive("a"), ctx.receive("b"))
+        got.append([won.index, won.value])
+    return got
+
+
+async def test_of_two_signals_that_are_there_already_one_wins_and_the_other_is_kept() -> None:
+    @hf.workflow
+    async def race_of_early_signals(ctx: hf.Context) -> list[Any]:
+        await ctx.ask("Begin?")
+        return await _two_of_two(ctx)
+
+    async with harness() as h:
+        run = await h.start(race_of_early_signals)
+        await run.signal("b", 2)
+        await run.signal("a", 1)
+        (question,) = await run.waits()
+        await run.respond(question.wait_id, True)
+        assert await run.result() == [[0, 1], [1, 2]]
+
+
+async def test_of_two_signals_that_come_at_once_one_wins_and_the_other_is_kept(tmp_path: Path) -> None:
+    race_of_two_signals = hf.workflow(name="race_of_two_signals")(_two_of_two)
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        run = await engine.start(race_of_two_signals)
+        await until_async(lambda: _waits(run, 2))
+        await asyncio.gather(run.signal("a", 1), run.signal("b", 2))
+        assert await run.result() == [[0, 1], [1, 2]]
+    check_file(tmp_path / "runs.db")
+
+
+async def test_of_two_signals_that_came_while_nobody_ran_one_wins_and_the_other_is_kept(tmp_path: Path) -> None:
+    race_while_away = hf.workflow(name="race_while_away")(_two_of_two)
+    path = tmp_path / "runs.db"
+    async with hf.open(url(path)) as engine:
+        run = await engine.start(race_while_away, run_id="r")
+        await until_async(lambda: _waits(run, 2))
+    for name, payload in (("b", "2"), ("a", "1")):
+        send = [sys.executable, "-m", "holdfast", "signal", "r", name, payload, "--db", url(path)]
+        sent = await asyncio.create_subprocess_exec(*send, stdout=asyncio.subprocess.DEVNULL)
+        assert await sent.wait() == 0
+    async with hf.open(url(path)) as engine:
+        assert await engine.get("r").result() == [[1, 2], [0, 1]]
+    check_file(path)
+
+
+async def _tick() -> None:
+    await asyncio.sleep(0.001)
+
+
+async def _ticks(ctx: hf.Context) -> None:
+    await ctx.step(_tick)
+    await ctx.sleep(0.001)
+
+
+RIVALS: dict[str, Any] = {"sleep": lambda ctx: ctx.sleep(0.001), "step": lambda ctx: ctx.step(_tick), "several": _ticks}
+
+
+@hf.workflow(name="race_for_every_signal")
+async def race_for_every_signal(ctx: hf.Context, number: int, rival: str) -> list[int]:
+    got: list[int] = ctx.checkpointed or []
+    while len(got) < number:
+        signal = ctx.receive("x", schema=int)
+        won = await ctx.race(RIVALS[rival](ctx), signal)
+        if won.index == 1:
+            await ctx.checkpoint(got := [*got, won.value])
+    return got
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+async def test_every_signal_is_received_once_however_often_its_call_loses(tmp_path: Path, rival: str) -> None:
+    path = tmp_path / "runs.db"
+    for life in range(4):
+        async with hf.open(url(path)) as engine:
+            run = await engine.start(race_for_every_signal, run_id="r", number=200, rival=rival)
+            for i in range(50 * life, 50 * life + 50):
+                await run.signal("x", i, id=f"{i}")
+    async with hf.open(url(path)) as engine:
+        assert await engine.get("r").result() == list(range(200))
+    check_file(path)
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_signal_is_received_once_over_crashes(seed: int, rival: str) -> None:
+    chance = random.Random(seed)
+    async with harness() as h:
+        run = await h.start(race_for_every_signal, number=30, rival=rival)
+        for i in range(30):
+            await run.signal("x", i)
+            if chance.random() < 0.5:
+                await h.advance(seconds=chance.random() / 500)
+            if chance.random() < 0.3:
+                await h.crash()
+        await h.advance(seconds=30)
+        assert await run.result() == list(range(30))
+
+
+async def test_who_answers_when_the_time_is_over_is_told_that_it_is() -> None:
+    @hf.workflow
+    async def race_against_time(ctx: hf.Context) -> int:
+        won = await ctx.race(ctx.ask("Go?"), ctx.sleep("1h"))
+        await ctx.sleep("1h")
+        return won.index
+
+    async with harness() as h:
+        run = await h.start(race_against_time)
+        (question,) = [wait for wait in await run.waits() if wait.kind == "input"]
+        await h.advance(hours=1)
+        with pytest.raises(hf.Refused, match=r"another call of the same ctx\.race has won"):
+            await run.respond(question.wait_id, True)
+        await h.advance(hours=1)
+        assert await run.result() == 1
+
+
+async def test_a_signal_for_a_call_in_a_race_in_a_race_ends_both_of_them_in_one_commit() -> None:
+    @hf.workflow
+    async def race_nested_for_signals(ctx: hf.Context) -> list[Any]:
+        outer = await ctx.race(
+            ctx.sleep("1h"), ctx.race(ctx.receive("a"), ctx.race(ctx.receive("b"), ctx.receive("c")))
+        )
+        assert outer.index == 1
+        return [*outer.value, await ctx.receive("a"), await ctx.receive("c")]
+
+    async with harness() as h:
+        run = await h.start(race_nested_for_signals)
+        assert len(await run.waits()) == 4
+        for name in ("b", "c", "a"):
+            await run.signal(name, name.upper())
+        assert await run.result() == [1, [0, "B"], "A", "C"]
+        events = await run.events()
+        received = next(i for i, e in enumerate(events) if e.type == "WaitClosed")
+        assert {e.type for e in events[received : received + 5]} == {"WaitClosed", "TimerCancelled"}
+        assert _closed(events)[:4] == ["superseded", "superseded", "received", "superseded"]
+
+
+async def test_a_signal_that_was_taken_wins_although_a_coroutine_has_ended_meanwhile() -> None:
+    """The coroutine ends in the turn in which the signal of the other call is taken, and tells it a turn later."""
+
+    @hf.workflow
+    async def race_against_a_coroutine(ctx: hf.Context) -> list[Any]:
+        async def at_once() -> str:
+            return "ended"
+
+        await ctx.ask("Begin?")
+        return [*await ctx.race(at_once(), ctx.receive("a")), *await ctx.race(at_once(), ctx.receive("a"))]
+
+    async with harness() as h:
+        run = await h.start(race_against_a_coroutine)
+        await run.signal("a", "early")
+        (question,) = await run.waits()
+        await run.respond(question.wait_id, True)
+        assert await run.result() == [1, "early", 0, "ended"]
+
+
 # --- crashes -------------------------------------------------------------------------------------------------------
 
 
@@ -488,6 +651,26 @@ async def waits_in_tasks(ctx: hf.Context) -> int:
         return await ctx.step(racing_step, hours)
 
     return sum(await asyncio.gather(lane(1), lane(2)))
+
+
+@hf.workflow(name="xp_race_for_signals")
+async def race_for_signals(ctx: hf.Context) -> list[Any]:
+    """Both signals are there, or come at the same time: whoever wins, each of them is received, once."""
+    got = []
+    for _ in range(2):
+        won = await ctx.race(ctx.race(ctx.receive("a"), ctx.sleep("1h")), ctx.receive("b"))
+        got.append(won.value if won.index == 1 else won.value.value)
+        await ctx.step(racing_step, 1)
+    return sorted(got)
+
+
+@pytest.mark.parametrize("people_take", [0, 10])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_crash_loses_a_signal_of_a_race(people_take: int, seed: int) -> None:
+    signals = [("a", 1), ("b", 2)]
+    report = explore(race_for_signals, idempotent=["racing_step"], signals=signals, people_take=people_take, seed=seed)
+    assert report.safe, report.explain()
+    assert report.schedules > 50
 
 
 @pytest.mark.parametrize("workflow", [step_against_sleep, sleep_against_sleep, race_in_a_race, waits_in_tasks])

@@ -155,6 +155,37 @@ async def test_the_same_id_counts_also_while_a_signal_is_kept_and_when_it_was_us
         assert await run.result() == [1, 2, 3]
 
 
+@hf.workflow
+async def sig_sends_one(ctx: hf.Context, to: str, payload: int, id: str) -> None:
+    await ctx.signal(to, "n", payload, id=id)
+
+
+@pytest.mark.parametrize("ending", ["used", "kept"])
+async def test_the_same_id_is_a_no_op_also_when_the_run_has_ended(db: Path, ending: str) -> None:
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(sig_collects, names=["n"] if ending == "used" else ["end"], run_id="r")
+        await waiting(run, "signal")
+        await run.signal("n", 1, id="a")
+        if ending == "kept":
+            await run.signal("end")
+        await run.result()
+        before = len(await run.events())
+        await run.signal("n", 1, id="a")
+        with pytest.raises(hf.Refused, match="something else under this id"):
+            await run.signal("n", 2, id="a")
+        with pytest.raises(hf.Refused, match="no signals any more"):
+            await run.signal("n", 1, id="b")
+        assert len(await run.events()) == before
+        await (await engine.start(sig_sends_one, to="r", payload=1, id="a")).result()
+        with pytest.raises(hf.RunFailed, match="another signal under the id"):
+            await (await engine.start(sig_sends_one, to="r", payload=2, id="a")).result()
+        with pytest.raises(hf.RunFailed, match="no signals any more"):
+            await (await engine.start(sig_sends_one, to="r", payload=1, id="b")).result()
+    async with hf.open(url(db)) as engine:
+        await engine.get("r").signal("n", 1, id="a")
+    check_file(db)
+
+
 async def test_the_same_id_means_something_else_for_another_run() -> None:
     async with harness() as h:
         runs = [await h.start(sig_collects, names=["n"]) for _ in range(2)]

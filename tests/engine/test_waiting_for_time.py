@@ -4,6 +4,9 @@ at once."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -153,6 +156,70 @@ async def test_an_instant_that_has_passed_is_no_wait_at_all() -> None:
     async with harness() as h:
         run = await h.start(tim_past)
         assert await run.result() == "awake"
+
+
+@pytest.mark.parametrize("duration", ["9999999d", -1.0, float("nan"), float("inf"), timedelta(days=999_999)])
+@pytest.mark.parametrize("kind", ["code", "graph"])
+async def test_what_is_no_time_to_sleep_is_an_error_and_no_wait(kind: str, duration: Any) -> None:
+    @hf.workflow(name=f"tim_badly_{kind}_{duration}".replace(".", "_").replace(":", "_"))
+    async def in_code(ctx: hf.Context) -> None:
+        await ctx.sleep(duration)
+
+    if kind == "graph":
+
+        @hf.workflow(name=f"tim_bad_graph_{duration}".replace(".", "_").replace(":", "_"))
+        def in_graph() -> None:
+            hf.sleep(duration)
+
+        with pytest.raises(hf.TraceError, match="is not a time to wait: it is 0 s to 1,000 years"):
+            _ = in_graph.definition
+        return
+    async with harness() as h:
+        run = await h.start(in_code)
+        with pytest.raises(hf.RunFailed, match="is not a time to wait: it is 0 s to 1,000 years"):
+            await run.result()
+        assert "WaitOpened" not in types(await run.events())
+
+
+async def test_a_wait_until_beyond_all_calendars_spoils_no_view(db: Path) -> None:
+    """As an older version stored them."""
+
+    @hf.workflow
+    async def tim_for_ever(ctx: hf.Context) -> None:
+        await ctx.ask("Well?", deadline="1d")
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(tim_for_ever, run_id="r")
+        await waiting(run, "input")
+    with contextlib.closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE run_waits SET until = 864000000000000000")
+        connection.execute("UPDATE run_timers SET due_at = 864000000000000000")
+    async with hf.open(url(db), recover=False) as engine:
+        run = engine.get("r")
+        (wait,) = await run.waits()
+        assert wait.until == datetime.max.replace(tzinfo=UTC)
+        assert [w.as_json()["until"] for w in await engine.asked()] == ["9999-12-31T23:59:59.999Z"]
+        assert (await run.show())["waits"] == (await engine.list())[0]["waits"]
+        assert "its deadline is" in await run.why()
+
+
+async def test_a_timer_waits_on_when_the_clock_is_set_back(db: Path) -> None:
+    class Set:
+        back_micros = 0
+
+        def now(self) -> int:
+            return time.time_ns() // 1000 - self.back_micros
+
+    async with hf.open(url(db)) as engine:
+        engine.clock = clock = Set()
+        run = await engine.start(tim_sleeps, seconds=0.1)
+        await waiting(run, "timer")
+        clock.back_micros = 500_000
+        await run.result()
+        events = await run.events()
+    (due,) = [e.data["due_at"] for e in events if e.type == "TimerSet"]
+    (fired,) = [e for e in events if e.type == "TimerFired"]
+    assert fired.at.timestamp() * 1e6 >= due - 1  # a float knows no more
 
 
 # --- several waits at once ------------------------------------------------------------------------------------------

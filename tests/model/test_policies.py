@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.errors import InvalidInput
-from holdfast.model.policies import Retry, class_names, qualified_name, seconds
+from holdfast.model.errors import InvalidInput, UsageError
+from holdfast.model.limits import DELAY_SECONDS_MAX
+from holdfast.model.policies import Retry, class_names, delay_seconds, qualified_name, seconds
 
 
 class Declined(ConnectionError):
@@ -81,3 +82,25 @@ def test_what_is_no_duration_is_refused_with_examples(wrong: Any) -> None:
 def test_builtin_classes_are_named_without_their_module() -> None:
     assert qualified_name(ValueError) == "ValueError"
     assert qualified_name(Declined) == f"{__name__}.Declined"
+
+
+@pytest.mark.parametrize(
+    ("duration", "shown"),
+    [
+        (-1, "-1"),
+        (float("nan"), "nan"),
+        (10**400, "inf"),
+        ("9999999d", "'9999999d'"),
+        (timedelta(days=-1), "datetime.timedelta"),
+        ("9" * 500 + "w", "'99999"),
+    ],
+)
+def test_a_time_to_wait_is_not_negative_and_not_longer_than_a_calendar(duration: Any, shown: str) -> None:
+    with pytest.raises(UsageError, match=f"^nap: {shown}.{{0,60}} is not a time to wait: it is 0 s to 1,000 years$"):
+        delay_seconds(duration, "nap")
+
+
+def test_a_time_to_wait_is_taken_to_its_bounds() -> None:
+    assert delay_seconds(0, "nap") == 0
+    assert delay_seconds(DELAY_SECONDS_MAX, "nap") == DELAY_SECONDS_MAX
+    assert delay_seconds("2d", "nap") == 172_800

@@ -114,6 +114,7 @@ def test_an_empty_workflow_is_valid() -> None:
         (flow(call("a", retry=Retry(attempts=0))), ("bad_retry", "a", "retry")),
         (flow(call("a", retry=Retry(jitter=1.5))), ("bad_retry", "a", "retry")),
         (flow(call("a", retry=Retry(backoff=-1))), ("bad_retry", "a", "retry")),
+        (flow(call("a", retry=Retry(max_delay=1e300))), ("bad_retry", "a", "retry")),
         (flow(call("a", retry=Retry(factor=0.5))), ("bad_retry", "a", "retry")),
         (flow(call("a", compensate_retry=Retry(attempts=-1))), ("bad_retry", "a", "compensate_retry")),
         (flow(mapped("m", call("i"), limit=0)), ("bad_limit", "m", "limit")),

@@ -312,6 +312,15 @@ class Play:
         )
         return str(answers[0])
 
+    def record(self, node: str, event: Any, *races: tuple[str, int], path: str = ".") -> Any:
+        """A body remembers something, which ends these races; what it is told."""
+        attempt, visit = self._attempt(node, path), self._visit(node, path)
+        told: list[Any] = []
+        self._turn(
+            lambda d: told.append(decide.apply(d, cmd.RecordStep(node, path, attempt, event, races, visit=visit)))
+        )
+        return told[0]
+
     def suspend(self, node: str, path: str = ".") -> None:
         self.tell(cmd.SuspendNode(node, path, self._attempt(node, path), visit=self._visit(node, path)))
 

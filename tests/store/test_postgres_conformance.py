@@ -17,3 +17,12 @@ class TestServer(StoreConformance, CheckingConformance, PeopleConformance, Share
     def connect(self, postgres: PostgresServer) -> Callable[[], Store]:
         url = postgres.url()
         return lambda: PostgresStore(url)
+
+
+class TestPooled(StoreConformance, SharedStoreConformance):
+    """Nothing is prepared and nothing is set, as a transaction pooler needs it."""
+
+    @pytest.fixture
+    def connect(self, postgres: PostgresServer) -> Callable[[], Store]:
+        url = postgres.url(statement_cache_size="0")
+        return lambda: PostgresStore(url)

@@ -13,6 +13,7 @@ from holdfast.cli.options import Db, Json
 from holdfast.engine.telling import in_words
 from holdfast.engine.times import iso
 from holdfast.engine.waits import Wait, baskets_json, views
+from holdfast.model import texts
 from holdfast.model.instances import instance_text
 from holdfast.store.api import BasketRow
 
@@ -97,6 +98,9 @@ def baskets(db: Db = None, json: Json = False) -> None:
 
 
 def _asked(db: str | None, basket: str | None, assignee: str | None, limit: int) -> list[Wait]:
+    for what, name in (("--basket", basket), ("--assignee", assignee)):
+        if name is not None:
+            texts.name(name, what)
     try:
         with databases.reading(db) as store:
             return views(store.asked(basket=basket, assignee=assignee, limit=limit))
@@ -116,7 +120,7 @@ def _print(waits: Sequence[Wait]) -> None:
 def _cells(wait: Wait) -> tuple[str, ...]:
     since = 0 if wait.since is None else int(wait.since.timestamp() * 1_000_000)
     cells = (
-        wait.wait_id or "",
+        wait.wait_id,
         _age(since),
         wait.run_id,
         wait.workflow,

@@ -58,7 +58,7 @@ def _hand_on(
     url = settings.database_url(db)
     with databases.reading(db) as store:
         asked = databases.find_wait(store, wait, run)
-    who, wait_id = requests.whoever(actor), str(asked.wait_id)
+    who, wait_id = requests.whoever(actor), asked.wait_id
     requests.send(url, asked.run_id, lambda handle: handle.reassign(wait_id, assignee=to, basket=basket, actor=who))
     changes = [f"from {asked.assignee or 'nobody'} to {to}"] * bool(to)
     changes += [f"from {'no basket' if asked.basket is None else asked.basket} into {basket}"] * bool(basket)

@@ -52,7 +52,7 @@ def command(
         end = " ".join(("holdfast", *command_for(asked)))
         raise UsageError(f"{asked.wait_id} asks nothing (it is a wait of kind {asked.kind}); `{end}` ends it")
     answer = _answer(asked, given, json)
-    who, wait_id = requests.whoever(actor), str(asked.wait_id)
+    who, wait_id = requests.whoever(actor), asked.wait_id
     try:
         requests.send(url, asked.run_id, lambda handle: handle.respond(wait_id, answer, actor=who))
     except InvalidInput as error:

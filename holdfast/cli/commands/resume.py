@@ -21,6 +21,7 @@ from holdfast.cli.requests import Actor
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
+from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait, resting, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.errors import UsageError
@@ -98,10 +99,11 @@ def command(
         rows = _all(store, quiet) if everything else [databases.find(store, run) for run in dict.fromkeys(runs or ())]
         where = {row.run_no: locations(store, row) for row in rows if row.status not in RUN_TERMINAL}
         since = {row.run_no: row.last_seq for row in rows}
-        before = {row.run_no: account_of(store, row) for row in rows} if not quiet else {}
+        versions = Versions(store)
+        before = {row.run_no: account_of(store, versions, row) for row in rows} if not quiet else {}
         word = _Word(requests.whoever(actor))
         if named:
-            word.wait = None if wait is None else str(databases.find_wait(store, wait, rows[0].run_id).wait_id)
+            word.wait = None if wait is None else databases.find_wait(store, wait, rows[0].run_id).wait_id
             word.path, word.vars = path, _variables(store, rows[0], assignments or ())
     if not rows:
         if json:

@@ -49,7 +49,8 @@ nodes AS (
     SELECT v.run_no, v.node, v.path, v.visit, v.status, v.attempt, v.failures, v.output_seq, v.memory_seq, v.not_before,
         v.captured, v.scope, v.is_open, v.started_at, v.finished_at
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[],
-            $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[], $15::bigint[])
+            $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[],
+            $15::bigint[])
         AS v (run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
             is_open, started_at, finished_at)
     ON CONFLICT (run_no, node, path, visit) DO UPDATE SET

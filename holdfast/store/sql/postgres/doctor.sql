@@ -1,4 +1,4 @@
--- What the doctor asks and does.
+-- What the doctor asks and does. OFFSET 0 lets the server ask of one run at a time, rather than of a whole table once.
 
 -- name: waits_of_run
 -- Every wait of a run, open or closed.
@@ -56,7 +56,7 @@ SELECT r.run_no, r.run_id, NULL, NULL, (SELECT max(seq) FROM holdfast.run_events
 FROM holdfast.run_state AS r LEFT JOIN holdfast.run_events AS e ON e.run_no = r.run_no AND e.seq = r.last_seq
 WHERE r.run_no BETWEEN $1 AND $2
     AND (e.hash IS DISTINCT FROM r.head_hash
-        OR EXISTS (SELECT 1 FROM holdfast.run_events WHERE run_no = r.run_no AND seq > r.last_seq));
+        OR EXISTS (SELECT 1 FROM holdfast.run_events WHERE run_no = r.run_no AND seq > r.last_seq OFFSET 0));
 
 -- name: suspect_gap
 -- Fewer events than the last seq says. A run that was forked off another one begins behind the cut.
@@ -91,7 +91,7 @@ FROM holdfast.run_state AS r LEFT JOIN holdfast.run_events AS e ON e.run_no = r.
 WHERE r.run_no BETWEEN $1 AND $2 AND (
     (r.status IN ('completed', 'failed', 'cancelled')
         AND NOT EXISTS (SELECT 1 FROM holdfast.run_events AS t WHERE t.run_no = r.run_no AND t.seq > r.last_seq - 4
-            AND t.type = 'Run' || upper(substr(r.status, 1, 1)) || substr(r.status, 2)))
+            AND t.type = 'Run' || upper(substr(r.status, 1, 1)) || substr(r.status, 2) OFFSET 0))
     OR (r.status NOT IN ('completed', 'failed', 'cancelled')
         AND e.type IN ('RunCompleted', 'RunFailed', 'RunCancelled')));
 
@@ -213,9 +213,9 @@ WHERE r.run_no BETWEEN $1 AND $2
 -- A parent or a root that is not in the store.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, r.parent_no, r.root_no FROM holdfast.run_state AS r
 WHERE r.run_no BETWEEN $1 AND $2
-    AND (NOT EXISTS (SELECT 1 FROM holdfast.run_state AS p WHERE p.run_no = r.root_no)
+    AND (NOT EXISTS (SELECT 1 FROM holdfast.run_state AS p WHERE p.run_no = r.root_no OFFSET 0)
         OR (r.parent_no IS NOT NULL
-            AND NOT EXISTS (SELECT 1 FROM holdfast.run_state AS p WHERE p.run_no = r.parent_no)));
+            AND NOT EXISTS (SELECT 1 FROM holdfast.run_state AS p WHERE p.run_no = r.parent_no OFFSET 0)));
 
 -- name: suspect_branch
 -- On a branch that was never opened.
@@ -273,7 +273,8 @@ RETURNING pg_current_xact_id();
 
 -- name: is_rebuilt
 -- Whether a repair whose answer was lost has happened.
-SELECT 1 FROM holdfast.run_state WHERE run_no = $1 AND token = $2 AND last_seq = $3 AND head_hash = $4 AND engine IS NULL;
+SELECT 1 FROM holdfast.run_state
+WHERE run_no = $1 AND token = $2 AND last_seq = $3 AND head_hash = $4 AND engine IS NULL;
 
 -- name: drop_nodes_of_run
 -- They are written again in the same transaction.

@@ -45,7 +45,10 @@ SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM holdfast.run_inbox_messages WHERE run_no = ANY($1) AND status = 'held' ORDER BY no;
 
 -- name: new_messages_unowned
--- What nobody looks at: the scan that makes sure.
+-- What nobody looks at: the scan that makes sure. The messages come first: the server does not look into what ends with
+-- OFFSET 0.
 SELECT m.message_id, m.run_no, m.kind, m.payload, m.created_at, m.status, m.outcome, m.no
-FROM holdfast.run_inbox_messages AS m JOIN holdfast.run_state AS r ON r.run_no = m.run_no
-WHERE m.status = 'new' AND r.engine IS NULL ORDER BY m.no;
+FROM holdfast.run_inbox_messages AS m
+WHERE m.status = 'new'
+    AND EXISTS (SELECT 1 FROM holdfast.run_state AS r WHERE r.run_no = m.run_no AND r.engine IS NULL OFFSET 0)
+ORDER BY m.no;

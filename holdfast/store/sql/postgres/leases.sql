@@ -34,12 +34,13 @@ WHERE r.engine IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.engines AS e W
 ORDER BY r.engine;
 
 -- name: free_to_claim
--- Those of these runs that could be claimed now, with their tokens: whoever claims them makes these grow by one, so that
--- a claim whose answer was lost can be told from another one's.
+-- Those of these runs that could be claimed now, with their tokens: whoever claims them makes these grow by one, so
+-- that a claim whose answer was lost can be told from another one's.
 SELECT r.run_no, r.token FROM holdfast.run_state AS r
 WHERE r.run_no = ANY($1) AND r.engine IS NULL AND r.hold IS NULL
     AND (r.status IN ('created', 'running', 'suspended', 'recovering')
-        OR EXISTS (SELECT 1 FROM holdfast.run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.status = 'new'));
+        OR EXISTS (SELECT 1 FROM holdfast.run_inbox_messages AS m
+                   WHERE m.run_no = r.run_no AND m.status = 'new' OFFSET 0));
 
 -- name: claim
 -- Take the lease of those of these runs, with these tokens, that nobody holds and nobody is about to take; the rows
@@ -59,7 +60,8 @@ RETURNING r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_
 -- name: claimed
 -- Those of these runs, which had these tokens, that this engine has claimed since.
 SELECT r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_seq, r.head_hash, r.token, r.engine,
-    r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at, r.finished_at
+    r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at,
+    r.finished_at
 FROM unnest($2::bigint[], $3::bigint[]) AS v (run_no, token)
 JOIN holdfast.run_state AS r ON r.run_no = v.run_no AND r.token = v.token + 1
 WHERE r.engine = $1;

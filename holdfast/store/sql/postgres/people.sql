@@ -1,20 +1,23 @@
--- What people are asked, over all runs.
+-- What people are asked, over all runs. The waits come first, whatever the server knows of the tables: it does not look
+-- into what ends with OFFSET 0, and would rather begin with the runs.
 
 -- name: asked
 -- Open waits, oldest first, behind a place.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
-FROM holdfast.run_waits AS w JOIN holdfast.run_state AS r ON r.run_no = w.run_no
+FROM holdfast.run_waits AS w
+JOIN LATERAL (SELECT run_id, workflow, status FROM holdfast.run_state WHERE run_no = w.run_no OFFSET 0) AS r ON true
 WHERE w.status = 'open' AND w.kind IN ('input', 'basket', 'pause', 'hold')
     AND w.kind = ANY($1) AND (w.since, w.wait_id) > ($2, $3)
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
 ORDER BY w.since, w.wait_id LIMIT $4;
 
 -- name: asked_in_basket
--- The same of one basket, of anybody (?6 is null) or of one person.
+-- The same of one basket, of anybody ($6 is null) or of one person.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
-FROM holdfast.run_waits AS w JOIN holdfast.run_state AS r ON r.run_no = w.run_no
+FROM holdfast.run_waits AS w
+JOIN LATERAL (SELECT run_id, workflow, status FROM holdfast.run_state WHERE run_no = w.run_no OFFSET 0) AS r ON true
 WHERE w.status = 'open' AND w.basket = $5
     AND w.kind = ANY($1) AND (w.since, w.wait_id) > ($2, $3)
     AND ($6::text IS NULL OR w.assignee = $6) AND r.status IN ('created', 'running', 'suspended', 'recovering')
@@ -24,7 +27,8 @@ ORDER BY w.since, w.wait_id LIMIT $4;
 -- The same of one person.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
-FROM holdfast.run_waits AS w JOIN holdfast.run_state AS r ON r.run_no = w.run_no
+FROM holdfast.run_waits AS w
+JOIN LATERAL (SELECT run_id, workflow, status FROM holdfast.run_state WHERE run_no = w.run_no OFFSET 0) AS r ON true
 WHERE w.status = 'open' AND w.assignee = $5
     AND w.kind = ANY($1) AND (w.since, w.wait_id) > ($2, $3)
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
@@ -34,7 +38,8 @@ ORDER BY w.since, w.wait_id LIMIT $4;
 -- Waits from a prefix up to the end of its range, open or closed; the one that has just this id comes first.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
-FROM holdfast.run_waits AS w JOIN holdfast.run_state AS r ON r.run_no = w.run_no
+FROM holdfast.run_waits AS w
+JOIN LATERAL (SELECT run_id, workflow FROM holdfast.run_state WHERE run_no = w.run_no OFFSET 0) AS r ON true
 WHERE w.kind IN ('input', 'basket', 'pause', 'hold') AND w.wait_id >= $1 AND w.wait_id < $2
 ORDER BY w.wait_id, w.no LIMIT 10;
 

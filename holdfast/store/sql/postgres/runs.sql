@@ -40,11 +40,15 @@ WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recoveri
 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_owned
--- The newest runs of one status that is not terminal and that engines hold.
+-- The newest runs of one status that is not terminal and that engines hold: few. The server does not look into what
+-- ends with OFFSET 0, and might rather walk back through all runs to save itself a sort.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
-FROM holdfast.run_state
-WHERE engine IS NOT NULL AND status = $3 AND run_no < $1
+FROM (
+    SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
+        parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    FROM holdfast.run_state WHERE engine IS NOT NULL AND status = $3 OFFSET 0) AS owned
+WHERE run_no < $1
 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_of_workflow
@@ -111,22 +115,25 @@ SELECT run_no, timer, due_at, branch, status
 FROM holdfast.run_timers WHERE run_no = ANY($1) AND status = 'set' ORDER BY due_at, run_no, timer;
 
 -- name: due_timers
--- A page of the timers that are due and whose run could be claimed. The driver must be the timer index, never a scan of
--- the runs.
+-- A page of the timers that are due and whose run could be claimed. The timers come first, whatever the server knows of
+-- the tables: it does not look into what ends with OFFSET 0, and might rather begin with a million runs.
 SELECT t.run_no, t.timer, t.due_at, t.branch, t.status
-FROM holdfast.run_timers AS t JOIN holdfast.run_state AS r ON r.run_no = t.run_no
-WHERE t.status = 'set' AND t.due_at <= $1 AND (t.due_at, t.run_no, t.timer) > ($5, $6, $7)
-    AND r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'suspended', 'recovering')
-    AND r.workflow = ANY($3)
-    AND ($4::bigint[] IS NULL OR r.root_no = ANY($4))
+FROM holdfast.run_timers AS t
+WHERE t.status = 'set' AND t.due_at <= $1 AND (t.due_at, t.run_no, t.timer) > ($5, $6, $7) AND EXISTS (
+    SELECT 1 FROM holdfast.run_state AS r
+    WHERE r.run_no = t.run_no AND r.engine IS NULL AND r.hold IS NULL
+        AND r.status IN ('created', 'running', 'suspended', 'recovering')
+        AND r.workflow = ANY($3) AND ($4::bigint[] IS NULL OR r.root_no = ANY($4)) OFFSET 0)
 ORDER BY t.due_at, t.run_no, t.timer LIMIT $2;
 
 -- name: next_timer
--- When the next timer of a run that could be claimed is due.
+-- When the next timer of a run that could be claimed is due; as above.
 SELECT t.due_at
-FROM holdfast.run_timers AS t JOIN holdfast.run_state AS r ON r.run_no = t.run_no
-WHERE t.status = 'set' AND r.engine IS NULL AND r.hold IS NULL
-    AND r.status IN ('created', 'running', 'suspended', 'recovering')
+FROM holdfast.run_timers AS t
+WHERE t.status = 'set' AND EXISTS (
+    SELECT 1 FROM holdfast.run_state AS r
+    WHERE r.run_no = t.run_no AND r.engine IS NULL AND r.hold IS NULL
+        AND r.status IN ('created', 'running', 'suspended', 'recovering') OFFSET 0)
 ORDER BY t.due_at LIMIT 1;
 
 -- name: page_of_waits_for_children
@@ -186,8 +193,9 @@ SELECT DISTINCT run_no FROM holdfast.run_branches WHERE run_no = ANY($1) AND ori
 SELECT origin_no, cutoff_seq FROM holdfast.run_branches WHERE run_no = $1 AND origin_no IS NOT NULL;
 
 -- name: differing_heads
--- Runs whose rows and journal do not end at the same event.
+-- Runs whose rows and journal do not end at the same event. OFFSET 0 lets the server ask of one run at a time, rather
+-- than of the whole journal once.
 SELECT r.run_no FROM holdfast.run_state AS r WHERE r.run_no = ANY($1) AND (
     NOT EXISTS (SELECT 1 FROM holdfast.run_events AS e
-                WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash)
-    OR EXISTS (SELECT 1 FROM holdfast.run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq));
+                WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash OFFSET 0)
+    OR EXISTS (SELECT 1 FROM holdfast.run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq OFFSET 0));
