@@ -88,7 +88,7 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
         before = types(events)[: types(events).index("RunTakenOver")]
         assert before[-2:] == ["NodeStarted", "NodeSuspended"], "its start was committed, and taken back"
         assert "NodeFailed" not in types(events)
-    assert kind == "process" or RUNS == [kind]
+    assert kind == "process" or [kind] == RUNS
     check_file(path)
 
 
