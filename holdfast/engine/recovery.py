@@ -259,17 +259,24 @@ class Recovery:
     ) -> None:
         for wait in actor.state.waits.values():
             self._follow_again(actor, wait.child)
-        if actor.state.fold.closing == "compensating":  # what a compensation undoes must be known before it goes on
-            actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(row.run_no)))
+        is_undoing = actor.state.fold.closing == "compensating"
+        is_suspended = row.status == RunStatus.SUSPENDED
+        if is_undoing and is_suspended:  # an answer lets a compensation go on, which must know what it undoes
+            self._bring_undo(actor)
         # requests first: a cancel must see what was cut off as it was, not as it would be tried again
         for message in messages:
             deliver(actor, message)
-        if row.status == RunStatus.SUSPENDED:
+        if is_suspended:
             actor.awaken()
             return
+        if is_undoing:  # what a cut-off compensation undoes must be known first
+            self._bring_undo(actor)
         command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
         if self._engine.starting.admit(actor, command, at_once=alone):
             actor.tell(command)
+
+    def _bring_undo(self, actor: RunActor) -> None:
+        actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(actor.run_no)))
 
     def _follow_again(self, actor: RunActor, child: str | None) -> None:
         """A child that reports to somebody else: who waits for it must look by himself, also after a takeover."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, MutableMapping, MutableSet
-from inspect import CORO_CLOSED
 from typing import Any, TypeVar
 
 from holdfast.engine import dying
@@ -74,8 +72,8 @@ class Activation:
     parked: set[asyncio.Task[Any]] = _EMPTY_SET
     """Tasks that wait in a call on ctx, from opening the wait until its answer."""
     opening: set[asyncio.Future[Any]] = _EMPTY_SET
-    _ended: MutableSet[asyncio.Future[Any]] = _EMPTY_SET
-    """Tasks that have made or awaited a call on ctx since the last checkpoint, and have ended."""
+    ended: MutableSet[asyncio.Future[Any]] = _EMPTY_SET
+    """Tasks that have made or awaited a call on ctx, and have ended."""
     calls: MutableMapping[Coroutine[Any, Any, Any], Call] = _EMPTY
     """The remembered calls that were made, by what is awaited for their result."""
     vars: dict[str, bytes] = _EMPTY
@@ -89,7 +87,7 @@ class Activation:
         if attempt.handler.takes_ctx:
             self.memory = Memory()
             self.waits, self.early, self.scopes, self.vars = {}, {}, {}, {}
-            self.calls, self._ended = weakref.WeakKeyDictionary(), weakref.WeakSet()
+            self.calls, self.ended = weakref.WeakKeyDictionary(), weakref.WeakSet()
             self.parked, self.opening, self.tasks = set(), set(), set()
 
     # --- reports -------------------------------------------------------------------------------------------
@@ -221,39 +219,6 @@ class Activation:
         self.calls[awaited] = call
         return awaited
 
-    def check_nothing_open(self) -> None:
-        """Before a checkpoint, which closes the memory of the whole body: what other parts of it are told, or have been
-        told and not handed over yet, would be forgotten."""
-        here = self.joined()
-        others = {task for task in (self.task, *self.tasks) if task is not None and task is not here}
-        open_calls = (call for awaited, call in self.calls.items() if inspect.getcoroutinestate(awaited) != CORO_CLOSED)
-        call = next(open_calls, None)
-        if call is not None:
-            what = f"ctx.{call.kind} ({call.name}) is still under way"
-        elif any(parking.at_work([task], {here}) is not None for task in others - {self.task}):
-            what = "another task of the body, which calls ctx as well, still goes on"
-        elif not self._ended.isdisjoint(parking.ended_beside(others)):
-            what = "what another task of the body was told is not read yet"
-        else:
-            self._ended.clear()
-            return
-        raise UsageError(
-            f"ctx.checkpoint closes the memory of the whole body, and {what}: it would be forgotten. Await it before, "
-            "or make the loop that has the checkpoints a node or a workflow of its own"
-        )
-
-    def placed(self, call: Call) -> dict[str, Any]:
-        """A call as its wait tells it: with the races that it is part of."""
-        races, decides = self.memory.strand.races_of(call)
-        if not races:
-            return call.as_dict()
-        return {**call.as_dict(), "races": [list(race) for race in races], "decides": decides}
-
-    def ends_with(self, call: Call) -> tuple[tuple[str, int], ...]:
-        """The races that end when a call does, innermost first."""
-        races, decides = self.memory.strand.races_of(call)
-        return races[:decides]
-
     def recall(self, call: Call) -> Memo | None:
         """What is remembered of a call that is awaited now; None: it is new."""
         self.joined()
@@ -272,7 +237,7 @@ class Activation:
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         self.scopes.pop(task, None)
-        self._ended.add(task)
+        self.ended.add(task)
 
     async def commit(self, command: Any, if_given_up: Callable[[Any], None] | None = None) -> Any:
         """Tell the run something and wait until it is durable. `if_given_up` hears the answer when the calling task

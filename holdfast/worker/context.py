@@ -38,7 +38,7 @@ from holdfast.model.errors import (
 from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
 from holdfast.model.questions import NOTHING
 from holdfast.model.values import decoder, encode
-from holdfast.worker import racing
+from holdfast.worker import checkpoints, racing
 from holdfast.worker.activation import Activation
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
 from holdfast.worker.memory import Call, idempotency_key
@@ -337,7 +337,8 @@ class Context(_Base):
             index, page = await ctx.race(ctx.step(fetch, url), ctx.sleep("1h"))    # a time limit that survives a crash
 
         Takes calls on ctx, or coroutines made of such calls. The winner is remembered; the waits of the others are
-        closed, their children cancelled, their steps cancelled (a sync one ends in its thread, unheard).
+        closed, their children cancelled, their steps cancelled (a sync one ends in its thread, unheard). A signal or an
+        answer is taken only from whoever wins; but a coroutine of several calls may have received one before it loses.
         """
         return racing.enter(self, calls)
 
@@ -358,10 +359,9 @@ class Context(_Base):
         with activation.parking():
             wait_id = None if memo is None else memo.wait_id
             if wait_id is None:
+                placed = activation.memory.placed(call)
                 wait_id = await activation.open_wait(
-                    cmd.OpenWait(
-                        a.node, a.path, a.attempt, kind, activation.placed(call), until, child, about, visit=a.visit
-                    )
+                    cmd.OpenWait(a.node, a.path, a.attempt, kind, placed, until, child, about, visit=a.visit)
                 )
                 if child is not None and child.attach and child.run_id is not None:
                     activation.port.follow_child(child.run_id)
@@ -400,7 +400,7 @@ class Context(_Base):
         event = ev.StepCompleted(
             call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt
         )
-        races = (*won, *activation.ends_with(call))
+        races = (*won, *activation.memory.ends_with(call))
         winner: int | None = await activation.commit(
             cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit)
         )
@@ -413,7 +413,7 @@ class Context(_Base):
         activation, a = self._activation, self._activation.attempt
         activation.check()
         data = encode(value, what="checkpoint")
-        activation.check_nothing_open()
+        checkpoints.check(activation)
         number = activation.memory.checkpoints + 1
         command = cmd.Checkpoint(
             a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(), visit=a.visit

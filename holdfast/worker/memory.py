@@ -193,6 +193,18 @@ class Memory:
         scope.next_position += 1
         return self._made(scope, scope_name, position, kind, name, args, key)
 
+    def placed(self, call: Call) -> dict[str, Any]:
+        """A call as its wait tells it: with the races that it is part of."""
+        races, decides = self.strand.races_of(call)
+        if not races:
+            return call.as_dict()
+        return {**call.as_dict(), "races": [list(race) for race in races], "decides": decides}
+
+    def ends_with(self, call: Call) -> tuple[tuple[str, int], ...]:
+        """The races that end when a call does, innermost first."""
+        races, decides = self.strand.races_of(call)
+        return races[:decides]
+
     def item(self, parent: Call, index: int, kind: str, name: str, args: Any) -> Call:
         """An item of a map: its place is its index."""
         scope_name = f"{parent.scope}m{parent.position}"

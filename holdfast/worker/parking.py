@@ -36,6 +36,20 @@ def at_work(tasks: Iterable[Task], parked: Collection[Task]) -> Future | None:
     return None
 
 
+def waits_for(task: Task, other: Task) -> bool:
+    """Whether a task waits for another one, perhaps among others."""
+    todo: list[Future] = [task]
+    seen: set[Future] = set()
+    while todo:
+        future = todo.pop()
+        if future is other:
+            return True
+        if future not in seen and not future.done():
+            seen.add(future)
+            todo += _awaited_by(future)
+    return False
+
+
 def ended_beside(tasks: Iterable[Task]) -> set[Future]:
     """What has ended of that which these tasks wait for together (`asyncio.gather`, `asyncio.wait`): nobody has read it
     while they wait."""
@@ -47,10 +61,9 @@ def ended_beside(tasks: Iterable[Task]) -> set[Future]:
             todo += getattr(waiter, "_children", None) or _awaited_through(task, waiter)
     while todo:
         future = todo.pop()
+        todo += getattr(future, "_children", ())
         if future.done():
             ended.add(future)
-        else:
-            todo += getattr(future, "_children", ())
     return ended
 
 

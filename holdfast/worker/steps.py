@@ -144,7 +144,7 @@ class StepRunner:
             **fields,
         )
         ends = isinstance(event, ev.StepFailed) and event.retry_at is None
-        races = ctx._activation.ends_with(call) if ends else ()
+        races = ctx._activation.memory.ends_with(call) if ends else ()
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
 
     @staticmethod

@@ -212,7 +212,7 @@ def typed(project: Project, answers: list[str], *args: str) -> tuple[str, int]:
         except OSError:
             break
         shown += read
-        if shown.rstrip(b" ").endswith(b":") and left:
+        if read.strip() and shown.rstrip(b" ").endswith(b":") and left:  # the space behind a prompt may come alone
             os.write(terminal, left.pop(0).encode())
     return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.testing import context, explore, harness
-from tests.engine.kit import check_file, types, until_async, url
+from tests.engine.kit import PATIENCE_SECONDS, check_file, types, until_async, url
 
 
 def _closed(events: list[Any]) -> list[str]:
@@ -489,7 +489,7 @@ async def test_of_two_signals_that_come_at_once_one_wins_and_the_other_is_kept(t
         run = await engine.start(race_of_two_signals)
         await until_async(lambda: _waits(run, 2))
         await asyncio.gather(run.signal("a", 1), run.signal("b", 2))
-        assert await run.result() == [[0, 1], [1, 2]]
+        assert await run.result(timeout=PATIENCE_SECONDS) == [[0, 1], [1, 2]]
     check_file(tmp_path / "runs.db")
 
 
@@ -504,7 +504,7 @@ async def test_of_two_signals_that_came_while_nobody_ran_one_wins_and_the_other_
         sent = await asyncio.create_subprocess_exec(*send, stdout=asyncio.subprocess.DEVNULL)
         assert await sent.wait() == 0
     async with hf.open(url(path)) as engine:
-        assert await engine.get("r").result() == [[1, 2], [0, 1]]
+        assert await engine.get("r").result(timeout=PATIENCE_SECONDS) == [[1, 2], [0, 1]]
     check_file(path)
 
 
@@ -540,7 +540,7 @@ async def test_every_signal_is_received_once_however_often_its_call_loses(tmp_pa
             for i in range(50 * life, 50 * life + 50):
                 await run.signal("x", i, id=f"{i}")
     async with hf.open(url(path)) as engine:
-        assert await engine.get("r").result() == list(range(200))
+        assert await engine.get("r").result(timeout=PATIENCE_SECONDS) == list(range(200))
     check_file(path)
 
 

@@ -428,3 +428,29 @@ async def test_two_runs_play_ping_pong_over_crashes() -> None:
         assert await one.result() == [1, 3, 5, 7, 9]
         assert await two.result() == [2, 4, 6, 8, 10]
         check_harness(h)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((5, "x"), "ctx.signal: run is a name, not 5"),
+        (("r", 7), "ctx.signal: name is a name, not 7"),
+        (("r", ""), "ctx.signal: name is a name, not ''"),
+        (("r", "x", None, 3), "ctx.signal: id is a text, not 3"),
+    ],
+)
+async def test_a_body_that_sends_what_is_no_signal_is_told_and_nothing_of_it_is_recorded(
+    db: Path, args: tuple[Any, ...], message: str
+) -> None:
+    run_id, name, payload, signal_id = (*args, None, None)[:4]
+
+    @hf.workflow(name=f"sig_wrong_{message[12:15]}_{name}")
+    async def sends_what_is_none(ctx: hf.Context) -> None:
+        await ctx.signal(run_id, name, payload, id=signal_id)
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(sends_what_is_none)
+        with pytest.raises(hf.RunFailed, match=message):
+            await run.result()
+        assert "StepCompleted" not in types(await run.events())
+    check_file(db)

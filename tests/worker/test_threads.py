@@ -154,6 +154,23 @@ async def test_a_queued_job_that_is_given_up_never_begins() -> None:
     await pool.close(10)
 
 
+async def test_only_what_has_not_begun_is_given_up_by_who_asks_for_that() -> None:
+    pool = ThreadBodies(threads=1)
+    stuck = Stuck()
+    heard: list[Any] = []
+    began = pool.start(stuck, lambda value, error: heard.append(value))
+    queues = pool.start(lambda: "never", lambda value, error: heard.append(value))
+    await stuck.running()
+    assert not began.give_up_unless_begun()
+    assert queues.give_up_unless_begun()
+    assert not queues.give_up_unless_begun()
+    stuck.release.set()
+    assert await run(pool, lambda: "next") == ("next", None)
+    assert heard == ["late"]
+    assert not queues.started
+    await pool.close(10)
+
+
 async def test_a_given_up_thread_is_replaced_and_its_late_result_dropped() -> None:
     pool = ThreadBodies(threads=1)
     stuck = Stuck()
