@@ -201,20 +201,39 @@ def typed(project: Project, answers: list[str], *args: str) -> tuple[str, int]:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project.directory)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
         os.execve(COMMAND[0], [*COMMAND, *args], ENVIRONMENT | {"TERM": "dumb"})  # noqa: S606 - our own
-    shown, left = b"", list(answers)
+    shown, left, last = b"", list(answers), b""
     while True:
-        if not select.select([terminal], [], [], 30)[0]:
-            os.kill(pid, signal.SIGKILL)
+        if not select.select([terminal], [], [], 10)[0]:
+            if not last:
+                os.kill(pid, signal.SIGKILL)
+            os.write(terminal, last)  # once more: it was typed while nobody was reading
+            last = b""
+            continue
         try:
             read = os.read(terminal, 4096)
         except OSError:
             break
         shown += read
         if read.strip() and shown.rstrip(b" ").endswith(b":") and left:  # the space behind a prompt may come alone
-            os.write(terminal, left.pop(0).encode())
+            last = left.pop(0).encode()
+            os.write(terminal, last)
     return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def typed_ahead(project: Project, keys: str, *args: str) -> tuple[str, str, int]:
+    """Run a command whose input is a terminal on which everything was typed before it asks."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *args],
+        cwd=project.directory, env=ENVIRONMENT, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    project.started.append(process)
+    os.write(master, keys.encode())
+    out, err = process.communicate(timeout=60)
+    os.close(master)
+    os.close(slave)
+    return out, err, process.returncode
 
 
 # --- run and resume ----------------------------------------------------------------------------------------------
@@ -399,25 +418,15 @@ def test_respond_on_a_terminal_shows_the_question_and_asks_for_each_field_once(w
 
 def test_whoever_leaves_the_form_has_sent_nothing(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
-    for key in ("\x04", "\x03"):
-        shown, code = typed(waiting, ["yes\n", key], "respond", asked["wait_id"])
-        assert code == 130
-        assert "left; nothing was sent, and the question stays open" in shown
+    out, err, code = typed_ahead(waiting, "yes\n\x04", "respond", asked["wait_id"])
+    assert code == 130
+    assert "left; nothing was sent, and the question stays open" in out + err
     assert waiting.json("inbox") == [asked]
 
 
 def test_a_form_prints_nothing_but_json_on_stdout_when_json_is_wanted(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "respond", asked["wait_id"], "--json"],
-        cwd=waiting.directory, env=ENVIRONMENT, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    waiting.started.append(process)
-    os.write(master, b"no\n1\n")
-    out, err = process.communicate(timeout=60)
-    os.close(master)
-    os.close(slave)
+    out, err, _ = typed_ahead(waiting, "no\n1\n", "respond", asked["wait_id"], "--json")
     assert json.loads(out)["run_id"] == "r"
     assert "approve (yes/no)" in err
 
