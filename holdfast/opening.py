@@ -1,13 +1,13 @@
 """Opening: store, engine and executor put together.
 
-Owns: `hf.open`, `hf.run`, where the default store is, and which driver a URL means.
+Owns: `hf.open`, `hf.run`, and where the default store is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
 from holdfast.model.errors import UsageError
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.urls import database_file, store_at
 from holdfast.worker import handlers as _builtin_handlers
 from holdfast.worker.executor import LocalExecutor
 
@@ -38,6 +37,9 @@ async def open_engine(
     url: str | None = None,
     *,
     recover: bool = True,
+    drive: bool = True,
+    queues: Sequence[str] | None = None,
+    concurrency: int | None = None,
     lease_seconds: float | None = None,
     grace_seconds: float | None = None,
     idle_seconds: float | None = None,
@@ -52,12 +54,12 @@ async def open_engine(
             print(await run.result())
 
     At the start everything unfinished whose code is loaded is taken over (`recover=False`: only runs started or resumed
-    here are driven). Leaving the block lets bodies end for `grace_seconds`, then leaves them; no attempt is lost.
+    here are driven). With `drive=False` nothing runs here: `start` only writes, and some engine picks the run up. Of a
+    database that several engines share it takes runs of these `queues` only (None: of all), and has at most
+    `concurrency` of them at work at once. Leaving the block lets bodies end for `grace_seconds`, then leaves them; no
+    attempt is lost.
     """
     chosen = url or default_url()
-    if not chosen.startswith("sqlite:") and "://" in chosen:
-        scheme = chosen.split("://", 1)[0]
-        raise UsageError(f"{scheme}:// is not supported yet; use sqlite:///file.db")
     settings = from_environment(
         dict(os.environ),
         lease_seconds=lease_seconds,
@@ -66,14 +68,17 @@ async def open_engine(
         threads=threads,
         processes=processes,
         max_recoveries=max_recoveries,
+        concurrency=concurrency,
     )
     executor = LocalExecutor(
         threads=settings.threads, processes=settings.processes, grace_seconds=settings.grace_seconds
     )
-    engine = Engine(SqliteStore(chosen), executor, database=database_path(chosen), settings=settings)
+    engine = Engine(
+        store_at(chosen), executor, database=database_file(chosen), settings=settings, queues=queues, drives=drive
+    )
     await engine.open(takes_over=recover)
     try:
-        if recover:
+        if recover and drive:
             await engine.recovery.sweep()
         else:
             engine.recovery.roots = set()

@@ -254,8 +254,8 @@ def node(
     "20s"; they and `retry` count for one attempt. `delay` puts the first start off, durably, from when everything the
     node needs is there. `compensate` is the node that undoes this one and gets its output.
     `on_crash` says what happens to an attempt that a crash interrupted, `idempotent` that repeating it is harmless.
-    `concurrency` bounds the bodies of this function at work at once in one engine. `name` is the handler's name in
-    definitions (default: `module.function`); its last part is the default id of nodes.
+    `concurrency` bounds the bodies of this function at work at once, over all engines of a database. `name` is the
+    handler's name in definitions (default: `module.function`); its last part is the default id of nodes.
     """
     if on_crash not in ("rerun", "fail", "ask"):
         raise UsageError(f"on_crash={on_crash!r} is not one of 'rerun', 'fail', 'ask'")

@@ -23,7 +23,7 @@ from holdfast.model.handlers import Parameter
 CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
 """What may be said about a child beside its inputs."""
 
-RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence"}
+RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue"}
 """Names that `start`, `child` and `hf.run` keep for themselves."""
 
 _KIND: Final[dict[Any, Literal["", "*", "**"]]] = {

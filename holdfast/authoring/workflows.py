@@ -22,7 +22,7 @@ from holdfast.authoring.refs import Ref, close_matches, trace_error
 from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
 from holdfast.model import handlers, validation
 from holdfast.model.activation import current_body
-from holdfast.model.definition import Definition, NodeDef, Param, Settings
+from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Param, Settings
 from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow
 from holdfast.model.limits import NODE_VISITS_MAX
@@ -59,7 +59,7 @@ class Workflow(Placed, Generic[P, R]):
         self._registered: RegisteredWorkflow | None = None
         functools.update_wrapper(self, fn)
         self._rival = _claim(self)
-        handlers.register_workflow(name, lambda: self.registered)
+        handlers.register_workflow(name, lambda: self.registered, is_strict=settings.on_code_change == "fail")
         if self.is_code:
             handlers.register(self.handler_name, lambda: self.handler)
 
@@ -320,6 +320,7 @@ def workflow(
     timeout: Duration | None = None,
     priority: int = 0,
     concurrency: int | None = None,
+    queue: str = DEFAULT_QUEUE,
     variables: Mapping[str, Any] | None = None,
     tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
@@ -337,6 +338,7 @@ def workflow(
     timeout: Duration | None = None,
     priority: int = 0,
     concurrency: int | None = None,
+    queue: str = DEFAULT_QUEUE,
     variables: Mapping[str, Any] | None = None,
     tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
@@ -347,7 +349,8 @@ def workflow(
     A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
     it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
     `interval:10s`; `on_failure` is `fail`, `continue`, `compensate` or `pend:<basket>`; `timeout` counts wall time
-    since the run's start; `variables` maps names to types; `concurrency` bounds the runs at work at once in one engine.
+    since the run's start; `variables` maps names to types; `concurrency` bounds the runs at work at once, over all
+    engines of a database; `queue` names the workers that drive its runs (`holdfast worker --queue`).
     `tickets` maps the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often
     one node may be entered that way, the first time included.
     """
@@ -359,6 +362,7 @@ def workflow(
         timeout=None if timeout is None else seconds(timeout),
         priority=priority,
         concurrency=concurrency,
+        queue=queue,
         max_recoveries=max_recoveries,
         max_visits=max_visits,
     )

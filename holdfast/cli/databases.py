@@ -14,12 +14,11 @@ from holdfast.engine import reads
 from holdfast.engine.leases import is_dead
 from holdfast.engine.waits import Wait, wait_view
 from holdfast.model import texts
-from holdfast.model.errors import Refused, UnknownRun
+from holdfast.model.errors import Refused, StoreMissing, UnknownRun
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules.questions import who_won
 from holdfast.store.api import AskedRow, EngineRow, RunRow, Store
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.urls import store_at
 
 PAGE = 1_000
 """Events read at once: a page is a few hundred kilobytes."""
@@ -37,28 +36,29 @@ class UnknownWait(UnknownRun):
 
 
 @contextmanager
-def reading(flag: str | None) -> Iterator[SqliteStore]:
+def reading(flag: str | None) -> Iterator[Store]:
     """The store that the settings name. Raises NoDatabase when nothing has ever run there."""
-    url = settings.database_url(flag)
-    path = database_path(url)
-    if path is not None and not path.exists():
-        raise NoDatabase(f"there is no database {path}. Name one with --db, or start a run: holdfast run FILE.py:NAME")
-    store = SqliteStore(url)
-    store.open()
+    store = store_at(settings.database_url(flag), create=False)
+    try:
+        store.open()
+    except StoreMissing as error:
+        raise NoDatabase(
+            f"{error.message} Name another one with --db, or start a run: holdfast run FILE.py:NAME"
+        ) from error
     try:
         yield store
     finally:
         store.close()
 
 
-def journal(store: SqliteStore, run_no: int, after: int) -> Iterator[reads.EventView]:
+def journal(store: Store, run_no: int, after: int) -> Iterator[reads.EventView]:
     """The events there are, page by page."""
     while page := reads.event_views(store, run_no, after, PAGE):
         after = page[-1].seq
         yield from page
 
 
-def follow(store: SqliteStore, run_no: int, after: int) -> Iterator[reads.EventView]:
+def follow(store: Store, run_no: int, after: int) -> Iterator[reads.EventView]:
     """Committed events as they come, of whoever drives the run, until it has ended."""
     while True:
         row = store.run_by_no(run_no)
@@ -68,7 +68,7 @@ def follow(store: SqliteStore, run_no: int, after: int) -> Iterator[reads.EventV
             yield event
         if row.status in RUN_TERMINAL and after >= row.last_seq:
             return
-        while not store.changed():
+        while store.changed() is False:  # None: reading waits until the server is back
             time.sleep(FOLLOW_SECONDS)
 
 
@@ -76,12 +76,8 @@ def owner(store: Store, row: RunRow) -> EngineRow | None:
     """The live engine that drives a run; None when nobody does."""
     if row.engine is None:
         return None
-    return next((e for e in store.engines() if e.engine == row.engine and not is_dead(e, now())), None)
-
-
-def now() -> int:
-    """Microseconds since 1970, as the store counts them."""
-    return time.time_ns() // 1000
+    now = store.now()
+    return next((e for e in store.engines() if e.engine == row.engine and not is_dead(e, now)), None)
 
 
 find = reads.find_run

@@ -1,7 +1,6 @@
 """Detaching: a run in a process of its own that outlives the one that started it.
 
-Owns: starting that process in its own session, its log file beside the database, and the word that its run is
-committed.
+Owns: starting that process in its own session, its log file, and the word that its run is committed.
 On crash: of the starter: the run is there or it is not; of the process: `holdfast resume` goes on with the run.
 """
 
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli import output
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.urls import database_file
 
 
 def start(target: str, inputs: dict[str, Any], url: str, options: list[str], *, json: bool) -> int:
     """Start the process, wait until its run is committed, print the run's id; the exit code."""
     log = log_file(url)
-    command = [sys.executable, "-m", "holdfast", "run", target, "--input", "-", "--db", url, *options]
+    command = [sys.executable, "-m", "holdfast", "run", target, "--input", "-", *options]
+    environment = os.environ | {"HOLDFAST_DATABASE_URL": url}  # a command line is for everybody to see
     reader, writer = os.pipe()
     command += ["--report-fd", str(writer)]
     with tempfile.TemporaryFile() as stdin, os.fdopen(reader, "rb") as answer:
@@ -32,7 +32,13 @@ def start(target: str, inputs: dict[str, Any], url: str, options: list[str], *, 
         try:
             with _opened(log) as stream:
                 process = subprocess.Popen(
-                    command, stdin=stdin, stdout=stream, stderr=stream, pass_fds=(writer,), start_new_session=True
+                    command,
+                    stdin=stdin,
+                    stdout=stream,
+                    stderr=stream,
+                    env=environment,
+                    pass_fds=(writer,),
+                    start_new_session=True,
                 )
         finally:
             os.close(writer)
@@ -64,8 +70,8 @@ def tell(fd: int | None, what: dict[str, Any]) -> None:
 
 
 def log_file(url: str) -> Path:
-    """One log for all detached engines of a database, beside it."""
-    path = database_path(url)
+    """One log for all detached engines of a database: beside its file, else in the working directory."""
+    path = database_file(url)
     return Path("holdfast.log").absolute() if path is None else path.with_name(path.name + ".log")
 
 

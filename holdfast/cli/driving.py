@@ -260,7 +260,6 @@ class Stop:
             for run in self.runs:
                 row = engine.store.run(run.run_id)
                 if row is not None and row.status not in RUN_TERMINAL:
-                    now = time.time_ns() // 1000
-                    message = MessageRow(unique("m_"), row.run_no, "cancel", payload, now)
+                    message = MessageRow(unique("m_"), row.run_no, "cancel", payload, engine.clock.now())
                     await engine.committer.call(engine.store.send, [message])
             await engine.inbox.look()

@@ -22,6 +22,9 @@ from holdfast.cli import output
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("holdfast.cli.commands.run", "Run a workflow and watch it."),
+    "start": ("holdfast.cli.commands.start", "Write a run down for a worker to drive."),
+    "worker": ("holdfast.cli.commands.worker", "Drive runs of all workflows of some files, until stopped."),
+    "engines": ("holdfast.cli.commands.engines", "List who drives runs, and what each can run."),
     "resume": ("holdfast.cli.commands.resume", "Go on with runs that were interrupted."),
     "list": ("holdfast.cli.commands.list", "List runs, newest first."),
     "show": ("holdfast.cli.commands.show", "Show one run: its state, or why it failed."),
@@ -43,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recover": ("holdfast.cli.commands.recover", "Repair a run whose rows and journal do not agree."),
     "why": ("holdfast.cli.commands.why", "Say what a run waits for and what will wake it."),
     "doctor": ("holdfast.cli.commands.doctor", "Check a database, and repair it."),
+    "db": ("holdfast.cli.commands.db", "Copy everything into another database."),
     "graph": ("holdfast.cli.commands.graph", "Draw a workflow, or a run with its statuses."),
     "validate": ("holdfast.cli.commands.validate", "Check definitions and name every problem."),
     "crashtest": ("holdfast.testing.crashtest", "Run a workflow under every crash."),
@@ -186,6 +190,7 @@ def exit_code(error: Exception) -> int:
             | errors.MissingCode()
             | errors.NotOurStore()
             | errors.NewerStore()
+            | errors.UnfinishedCopy()
             | errors.StoreMissing()
             | errors.StoreReadOnly()
         ):

@@ -11,7 +11,8 @@ Db = Annotated[
     typer.Option(
         "--db",
         metavar="URL",
-        help="The database, sqlite:///file.db or a path; else HOLDFAST_DATABASE_URL, holdfast.toml, sqlite:///holdfast.db.",
+        help="The database: sqlite:///file.db, a path or postgresql://user@host/database; else HOLDFAST_DATABASE_URL, "
+        "holdfast.toml, sqlite:///holdfast.db.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -19,6 +19,7 @@ from holdfast.cli.crowds import SHOWN_MAX, Crowd
 from holdfast.cli.narration import TOLD, Narrator
 from holdfast.cli.picture import TALLIED, Line, Picture, Progress, bar, fit
 from holdfast.engine import reads
+from holdfast.engine.clock import clock_of
 from holdfast.model import definition as definitions
 from holdfast.store.api import EventRow, RunRow, Store
 
@@ -69,6 +70,7 @@ class _Watched:
         version = store.version(self.row.workflow, self.row.version)
         assert version is not None
         self.picture = Picture(definitions.decode(version.definition))
+        self.clock = clock_of(store)
         self.seen = 0
 
     def lines(self, progress: Progress) -> list[Line]:
@@ -80,7 +82,7 @@ class _Watched:
             self.seen = _end_of(page, self.row)
         nodes = self.store.open_nodes([self.run_no])
         waits = self.store.open_waits([self.run_no])
-        return self.picture.lines(self.row, nodes, waits, progress, _now())
+        return self.picture.lines(self.row, nodes, waits, progress, self.clock.now())
 
 
 class LiveView:
@@ -176,7 +178,7 @@ class PlainView:
                 self._write(text)
             watched.seen = _end_of(page, row)
         if with_maps:
-            for text in narrator.maps(self._store.open_nodes([watched.run_no]), _now()):
+            for text in narrator.maps(self._store.open_nodes([watched.run_no]), watched.clock.now()):
                 self._write(text)
 
 
@@ -247,7 +249,3 @@ def _row(store: Store, run_no: int) -> RunRow:
     row = store.run_by_no(run_no)
     assert row is not None
     return row
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

@@ -14,7 +14,7 @@ from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, MissingCode
 from holdfast.model.handlers import CodeLocation
 from holdfast.store.api import RunRow, Store
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.urls import database_file
 from holdfast.worker.loading import load_file, load_recorded
 
 
@@ -35,7 +35,7 @@ def load(
     """Import what the runs need; the runs whose code is there, and why the others' is not."""
     if code is not None:
         load_file(code)
-    path = database_path(url)
+    path = database_file(url)
     database = None if path is None else str(path)
     loaded: list[RunRow] = []
     missing: list[HoldfastError] = []

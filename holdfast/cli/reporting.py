@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.cli import output, settings, waiting
 from holdfast.cli.crowds import SHOWN_MAX
-from holdfast.cli.databases import now, reading
+from holdfast.cli.databases import reading
 from holdfast.cli.driving import Ending
 from holdfast.engine import reads
 from holdfast.engine.waits import only_outside_moves, waits_of
@@ -18,7 +18,7 @@ from holdfast.engine.why import why
 from holdfast.model import events as ev
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.api import RunRow, Store
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.urls import shown
 
 RESULT_CHARS_MAX = 20_000
 """Of a result on a terminal; the rest is in `show --json`."""
@@ -63,9 +63,10 @@ def _tell(store: Store, row: RunRow, ending: Ending, url: str, *, json: bool) ->
             reason = reads.terminal_event(store, row).reason
             output.note(f"holdfast: run {run_id} was cancelled" + (f": {output.line(reason)}" if reason else ""))
         case output.SUSPENDED:
-            waits = only_outside_moves(store, row, now()) or waits_of(store, row)
+            now = store.now()
+            waits = only_outside_moves(store, row, now) or waits_of(store, row)
             output.note(f"holdfast: run {run_id} is suspended; only somebody from outside can move it:")
-            for text in waiting.lines(waits, now(), row.run_id, database_option(url)):
+            for text in waiting.lines(waits, now, row.run_id, database_option(url)):
                 output.note(text)
         case output.INTERRUPTED:
             output.note(f"holdfast: stopped; run {run_id} is {row.status}, and no attempt is lost. To go on:")
@@ -77,10 +78,11 @@ def standing(store: Store, row: RunRow, url: str) -> list[str]:
     run_id = output.line(row.run_id)
     if row.status in RUN_TERMINAL:
         return [f"run {run_id} has {row.status}"]
-    waits = only_outside_moves(store, row, now())
+    now = store.now()
+    waits = only_outside_moves(store, row, now)
     if waits:
-        return [f"run {run_id} waits:", *waiting.lines(waits, now(), row.run_id, database_option(url))]
-    if why(store, row, now()).moves:
+        return [f"run {run_id} waits:", *waiting.lines(waits, now, row.run_id, database_option(url))]
+    if why(store, row, now).moves:
         if any(wait.kind == "pause" for wait in store.open_waits([row.run_no])):
             return [f"run {run_id} pauses when the bodies that are at work have ended their nodes"]
         return [f"an engine goes on with run {run_id}"]
@@ -94,11 +96,10 @@ def command(verb: str, run_id: str, url: str) -> str:
 
 
 def database_option(url: str) -> list[str]:
-    """`--db URL`, good in any directory; nothing when the settings lead there by themselves."""
+    """`--db URL`, good in any directory and without a password; nothing when the settings lead there by themselves."""
     if url == settings.database_url():
         return []
-    path = database_path(url)
-    return ["--db", url if path is None else f"sqlite:///{path}"]
+    return ["--db", shown(url)]
 
 
 def result_text(terminal: Any) -> str:

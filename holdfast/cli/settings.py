@@ -6,6 +6,7 @@ Never: knows what a setting means (holdfast.engine.settings does).
     [holdfast]
     database_url = "sqlite:///runs.db"
     lease_seconds = 5
+    code = ["shop.py"]
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ NUMBERS = (
     "threads",
     "processes",
     "max_recoveries",
+    "concurrency",
 )
 """What an engine can be told; each is also a variable `HOLDFAST_<NAME>`."""
 
 
 def database_url(flag: str | None = None) -> str:
-    """The address of the database, by flag, variable, project file or default. Raises UsageError."""
-    url = flag or _variable("DATABASE_URL") or project().get("database_url") or DEFAULT_URL
-    if "://" in url and not url.startswith("sqlite:"):
-        raise UsageError(f"{url.split('://', 1)[0]}:// is not supported yet; use sqlite:///file.db")
-    return str(url)
+    """The address of the database, by flag, variable, project file or default. It may hold a password: what
+    is printed is `holdfast.store.urls.shown` of it. Raises UsageError for a setting that cannot be read."""
+    return str(flag or _variable("DATABASE_URL") or project().get("database_url") or DEFAULT_URL)
 
 
 def engine_numbers(**flags: float | None) -> None:
@@ -71,11 +71,14 @@ def project(directory: Path | None = None) -> dict[str, Any]:
 
 
 def _problem(name: str, value: Any) -> str:
+    if name == "code":
+        is_code = isinstance(value, list) and all(isinstance(place, str) and place for place in value)
+        return "" if is_code else 'code must be a list of files or modules, such as ["shop.py"]'
     if name == "database_url":
         return "" if isinstance(value, str) and value else "database_url must be text"
     if name in NUMBERS:
         return "" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} must be a number"
-    return f"unknown setting {name!r}; known are database_url, {', '.join(NUMBERS)}"
+    return f"unknown setting {name!r}; known are database_url, code, {', '.join(NUMBERS)}"
 
 
 def _variable(name: str) -> str | None:

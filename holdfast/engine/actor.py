@@ -67,6 +67,7 @@ class RunActor(BodyPort):
         "expected_seq",
         "gone",
         "in_flight",
+        "is_for_others",
         "mailbox",
         "outcome",
         "paused",
@@ -101,6 +102,8 @@ class RunActor(BodyPort):
         """Messages that were put into the mailbox."""
         self.counted = False
         """It counts against its workflow's concurrency."""
+        self.is_for_others = False
+        """A new run that is only written here: whoever serves its queue, and has room, takes it."""
         self._left: asyncio.Event | None = None
         """Set when this engine does not drive the run any more; made when somebody waits for it."""
         self._stopped_by: BaseException | None = None
@@ -197,7 +200,7 @@ class RunActor(BodyPort):
         for ns in draft.scheduled:
             if ns.status is _SCHEDULED and ns.not_before <= draft.now and self._take_place(ns):
                 nodes.start(draft, ns)
-        if draft.started and not (self._has_code or self._is_loaded()):
+        if draft.started and not (self._has_code or self.runs_here()):
             self._leave_bodies(draft)
         if draft.finish and self.state.status not in RUN_TERMINAL:
             located = supplies.located_result(self.state)
@@ -236,7 +239,7 @@ class RunActor(BodyPort):
             return False  # it is scheduled again when the pause ends
         if key in self.places:
             return True  # it was kept for this body
-        place = self.engine.place_for(ns) if self._has_code or self._is_loaded() else None
+        place = self.engine.place_for(ns) if self._has_code or self.runs_here() else None
         if place is None:
             return False  # its code is not here
         isolation = self.engine.isolation
@@ -326,7 +329,8 @@ class RunActor(BodyPort):
         entries = self._held.take() + draft.entries if self._held.entries else draft.entries
         events, aside = rows.event_rows(state, entries, self.token)
         changed = rows.changed_nodes(state)
-        owner = None if state.status in RUN_TERMINAL else self.engine.lease.engine
+        ends = state.status in RUN_TERMINAL
+        owner = None if ends or self.is_for_others else self.engine.lease.engine
         written = (state.status, owner, state.branch, state.started_at)
         commit = Commit(self.run_no, self.token, self.expected_seq, nodes=changed, events=events)
         if self.creating is not None:
@@ -348,7 +352,7 @@ class RunActor(BodyPort):
             commit.children = [self._child(spec) for spec in extras.children if not self._is_there(spec)]
             born = {child.run_id: child.run_no for child in self._children}  # they are not in the store yet
             commit.messages = message_rows(self.engine.store, draft, born)
-        commit.ends = owner is None
+        commit.ends = ends
         return commit
 
     def _is_there(self, spec: ChildToCreate) -> bool:
@@ -375,11 +379,11 @@ class RunActor(BodyPort):
         return child.first_commit()
 
     def first_commit(self) -> Commit:
-        """The commit of a new run that lands inside its parent's."""
+        """The commit of a new run that lands inside its parent's, or that is for others to drive."""
         draft = Draft(self.state, self.engine.clock.now())
         assert self.creating is not None
         draft.emit(self.creating["event"])
-        if self.engine.starting.admit(self, cmd.Begin()):
+        if not self.is_for_others and self.engine.starting.admit(self, cmd.Begin()):
             decide.apply(draft, cmd.Begin())
         for ns in draft.scheduled:
             if ns.not_before <= draft.now and self._take_place(ns):
@@ -408,8 +412,9 @@ class RunActor(BodyPort):
         if self._held.lazy:
             self.engine.values.unpin(self.run_no)
         for child in children:
-            self.engine.adopt(child)
-            child.landed(outcome)
+            if not child.is_for_others:
+                self.engine.adopt(child)
+                child.landed(outcome)
         try:
             self._act(draft, replies)
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
@@ -482,13 +487,16 @@ class RunActor(BodyPort):
             self._idle = self.engine.loop.call_later(self.engine.settings.idle_seconds, self._evict)
             if self.counted:  # it rests: another run of its workflow may go to work
                 self.engine.starting.run_left(self)
-        elif not (self.mailbox or self._held.entries or self._is_loaded()):
+            self.engine.recovery.room_left()
+        elif not (self.mailbox or self._held.entries or self.runs_here()):
             self._idle = self.engine.loop.call_soon(self._evict)
 
-    def _is_loaded(self) -> bool:
-        """Whether the run's code is here, all of it: else requests are applied, and nothing of it runs."""
+    def runs_here(self) -> bool:
+        """Whether the run's code is here, all of it, and its queue is served: else requests are applied, and nothing of
+        it runs."""
         if not self._has_code:
-            self._has_code = self.engine.versions.is_loaded(self.plan)
+            is_here = self.engine.versions.is_loaded(self.plan)
+            self._has_code = is_here and self.engine.serves(self.state.fold.settings.queue)
         return self._has_code
 
     def _start_body(self, ns: NodeState, args: dict[str, Any], since: int) -> None:

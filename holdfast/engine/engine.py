@@ -13,25 +13,25 @@ import builtins
 import contextlib
 import functools
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from holdfast.engine import reads, waits
+from holdfast.engine import offers, reads, waits
 from holdfast.engine.actor import RunActor
 from holdfast.engine.alarms import Alarm
+from holdfast.engine.allowances import Allowances
 from holdfast.engine.batching import Batch
 from holdfast.engine.branching import Branching
 from holdfast.engine.catalogue import Catalogue, Recovered
-from holdfast.engine.clock import Clock, SystemClock
+from holdfast.engine.clock import Clock, clock_of
 from holdfast.engine.committer import Committer, Writer, WriterThread
 from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
-from holdfast.engine.leases import Lease
+from holdfast.engine.leases import Lease, taken_away
 from holdfast.engine.memories import Memories
 from holdfast.engine.protocols import Done, Executor
 from holdfast.engine.recovery import Recovery
@@ -43,11 +43,11 @@ from holdfast.engine.values import Values
 from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait
 from holdfast.model import handlers, texts
-from holdfast.model.errors import HoldfastError, LeaseLost, MissingCode, StoreError
+from holdfast.model.errors import HoldfastError, MissingCode, StoreError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
-from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.rules.resuming import RESUMABLE
 from holdfast.store.api import Landed, RunRow, Store
 
@@ -60,6 +60,10 @@ DEAD_LOOK_SECONDS = 0.25
 """How often an engine looks whether another one has died: a read, and a lock that is tried, for each of them."""
 DRAIN_SECONDS = 5.0
 """How long a closing engine waits for its last commits, however short the grace time is."""
+GOODBYE_SECONDS = 2.0
+"""How long a closing engine waits for its leases to be given back; it has the database to itself by then, or none."""
+HINT_SECONDS = 0.01
+"""How soon after its last look an engine follows a hint."""
 
 
 class Engine:
@@ -73,16 +77,23 @@ class Engine:
         database: Path | None,
         settings: EngineSettings | None = None,
         clock: Clock | None = None,
+        queues: Sequence[str] | None = None,
+        drives: bool = True,
     ) -> None:
         self.store = store
         self.executor = executor
         self.settings = settings or EngineSettings()
-        self.clock: Clock = clock or SystemClock()
+        self.queues = None if queues is None else tuple(queues)
+        """The queues that it serves; None: all."""
+        self.drives = drives
+        """Whether it runs anything: one that does not starts runs, and asks and answers, and others do the work."""
+        self.clock: Clock = clock or clock_of(store)
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
         self.memories = Memories(store, self.values, self.spawn)
-        self.versions = Versions(store)
-        self.slots = Slots(self.settings.threads, self.settings.processes)
+        self.versions = Versions(store, runs_code=drives)
+        self.allowances = Allowances(self)
+        self.slots = Slots(self.settings.threads, self.settings.processes, self.allowances.short_of)
         self.hub = Hub()
         self.actors: dict[int, RunActor] = {}
         self.stopping = False
@@ -91,8 +102,9 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers: dict[str, Handler | None] = {}
         self._flushing: set[int] = set()
-        self._offers: builtins.list[str] = []
+        self._offer = offers.NOTHING
         self._others_wrote = False
+        self._hinted = asyncio.Event()
         self._next_sweep = 0.0
         self._next_dead = 0.0
         self.loop: asyncio.AbstractEventLoop
@@ -109,8 +121,9 @@ class Engine:
 
     async def open(self, *, takes_over: bool = True) -> None:
         """Open the store and begin to live; nothing is claimed yet. Only an engine that `takes_over` what others left
-        says which workflows it has: another one is asked to do nothing but its own."""
-        self._offers = handlers.workflow_names() if takes_over else []
+        says what it can run: another one is asked to do nothing but its own."""
+        if takes_over and self.drives:
+            self._offer = offers.of_this_process(self.queues, self.settings.concurrency, self.settings.lease_seconds)
         self.loop = asyncio.get_running_loop()
         self.store.open()
         try:
@@ -121,8 +134,7 @@ class Engine:
             self.catalogue = Catalogue(self)
             self.recovery = Recovery(self)
             self.lease.take_lock()
-            row = self.lease.row(msgspec.json.encode(self._offers))
-            await self.committer.call(self.store.register_engine, row)
+            await self.committer.call(self.lease.register, self._offer.encode())
         except BaseException:
             self.store.close()
             raise
@@ -134,17 +146,22 @@ class Engine:
 
     def _begin_background(self) -> None:
         """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""
-        self.lease.start_renewing(self.committer)
+        self.lease.start_renewing(self.committer, self.loop)
+        if self.drives:
+            self.store.listen(self._hear)
         self.spawn(self._poll())
 
     async def close(self) -> None:
-        """Stop in order: bodies may end or are left, leases are given back. No attempt is lost."""
+        """Stop in order: bodies may end or are left, leases are given back. No attempt is lost. A server that is away
+        is waited for as long as bodies may take; then our leases run out by themselves."""
         self.stopping = True
+        patience = max(self.settings.grace_seconds, DRAIN_SECONDS)
+        give_up_at = self.loop.time() + patience
         for actor in list(self.actors.values()):
             actor.leave_queue()
         if self.fatal is None:
             await self.executor.stop(self.settings.grace_seconds)
-            await self._drain()
+            await self._drain(give_up_at if self._is_away() else self.loop.time() + patience)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -152,16 +169,34 @@ class Engine:
         for actor in list(self.actors.values()):
             actor.leave(None)
         if self.fatal is None:
-            with contextlib.suppress(HoldfastError):
-                await self.committer.call(self.store.remove_engine, self.lease.engine)
+            await self._say_goodbye()
         self.committer.close()
         self.lease.drop_lock()
         self.store.close()
 
-    async def _drain(self) -> None:
+    async def _say_goodbye(self) -> None:
+        """Give all leases back. When the server does not answer, the store is closed under the writer, who waits for
+        it: what was not committed by now is done again by whoever takes the runs over."""
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self.committer.call(self.store.remove_engine, self.lease.engine)
+        except TimeoutError:
+            if self._is_away():
+                self.store.close()
+        except HoldfastError as e:
+            log.debug("could not give the leases back: %s", e)
+
+    def _is_away(self) -> bool:
+        """Whether the database cannot be reached now, and may be in a while."""
+        try:
+            return self.store.changed() is None
+        except StoreError:
+            return False  # it is closed: there is nothing to wait for
+
+    async def _drain(self, give_up_at: float) -> None:
         """Wait until what the bodies reported is committed; a disk that stays full is not waited for."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(self.settings.grace_seconds, DRAIN_SECONDS)):
+            async with asyncio.timeout_at(give_up_at):
                 for actor in list(self.actors.values()):
                     await actor.flushed()
                 while self._to_pump or not self.committer.idle:  # noqa: ASYNC110 - a few turns of the loop at the end
@@ -205,6 +240,7 @@ class Engine:
         priority: int | None = None,
         timeout: float | str | timedelta | None = None,
         persistence: str | None = None,
+        queue: str | None = None,
         **inputs: Any,
     ) -> Run[R]:
         """Start a run; returns once it is committed. The same `run_id` with the same input is the same run; with
@@ -216,14 +252,14 @@ class Engine:
             settings["timeout"] = seconds(timeout)
         if persistence is not None:
             settings["persistence"] = persistence
-        started = await self.starting.start(workflow.registered, inputs, run_id, settings)
-        if self.recovery.roots is not None:
-            row = started if isinstance(started, RunRow) else started.row
-            assert row is not None
+        if queue is not None:
+            settings["queue"] = queue
+        row = await self.starting.start(workflow.registered, inputs, run_id, settings)
+        if self.recovery.roots is not None and self.drives:
             self.recovery.roots.add(row.root_no)
-            if isinstance(started, RunRow):
+            if row.run_no not in self.actors:
                 await self.recovery.sweep()
-        return Run(self, started.run_id, started.run_no)
+        return Run(self, row.run_id, row.run_no)
 
     def get(self, run_id: str) -> Run[Any]:
         """A run by its id, or by a prefix that no other id has. Raises UnknownRun."""
@@ -293,6 +329,8 @@ class Engine:
         asked = named or any(w.kind in RESUMABLE for w in self.store.open_waits([row.run_no]))
         if row.run_no in self.actors and not asked:
             return run, []
+        if not self.drives:  # whoever does hears of it
+            return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
         if not self.versions.runnable(row.workflow, row.version):
             raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
         if self.recovery.roots is not None:
@@ -359,6 +397,18 @@ class Engine:
             return ()
         return self.slots.place_for(handler, concurrency)
 
+    def serves(self, queue: str) -> bool:
+        """Whether runs of this queue are driven here."""
+        return self.drives and (self.queues is None or queue in self.queues)
+
+    def room(self) -> int:
+        """How many more runs may be at work here."""
+        limit = self.settings.concurrency
+        if limit is None:
+            return sys.maxsize
+        at_work = sum(actor.state.status is not RunStatus.SUSPENDED for actor in self.actors.values())
+        return max(0, limit - at_work)
+
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""
         self.actors[actor.run_no] = actor
@@ -366,6 +416,7 @@ class Engine:
     def left(self, actor: RunActor) -> None:
         self.actors.pop(actor.run_no, None)
         self.starting.run_left(actor)
+        self.recovery.room_left()
         self.hub.moved(actor.run_no)
 
     def ended(self, actor: RunActor) -> None:
@@ -374,9 +425,9 @@ class Engine:
 
     def refused(self, actor: RunActor, outcome: Landed, replies: Sequence[Done]) -> None:
         """A commit did not land: forget what we thought, and read again if the run is still ours."""
-        error = LeaseLost(f"run {actor.run_id}: the commit was refused ({outcome.refusal} {outcome.detail})".rstrip())
+        why = f"the commit was refused ({outcome.refusal} {outcome.detail})"
+        error = taken_away(actor.run_id, actor.token, why)
         self.values.forget(actor.run_no)
-        log.warning("%s", error)
         actor.leave(error)
         for done in replies:
             done(None, error)
@@ -430,9 +481,9 @@ class Engine:
         """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
         old = self.lease.engine
         self.lease.renew_identity()
-        row = self.lease.row(msgspec.json.encode(self._offers))
-        await self.committer.insist(self.store.register_engine, row)
+        await self.committer.insist(self.lease.register, self._offer.encode())
         await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
+        self.allowances.lost()
         self.leave_lost()
         await self.recovery.sweep()
 
@@ -443,16 +494,15 @@ class Engine:
             if row is None:
                 continue  # not written yet
             if row.token != actor.token or row.engine != self.lease.engine:
-                log.warning("run %s was taken away from this engine", actor.run_id)
                 self.values.forget(actor.run_no)
-                actor.leave(LeaseLost(f"run {actor.run_id} was taken away from this engine"))
+                actor.leave(taken_away(actor.run_id, actor.token, "another engine has taken it over"))
 
     # --- background ----------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
         """Look around, again and again."""
         while True:
-            await asyncio.sleep(0 if self.recovery.more_is_due else self.settings.poll_seconds)
+            await self._rest()
             try:
                 await self.patrol()
             except Exception:  # one run that cannot be read must not make the engine deaf to all others
@@ -460,11 +510,37 @@ class Engine:
                     log.exception("looking for work failed; trying again")
                     await asyncio.sleep(1.0)
 
+    def _hear(self) -> None:
+        """The store says, in a thread of its own, that something was written that wants an owner."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self.loop.call_soon_threadsafe(self._hint)
+
+    def _hint(self) -> None:
+        self._next_sweep = 0.0
+        self._hinted.set()
+
+    async def _rest(self) -> None:
+        """Wait until the next look: less when there is something to see. But a moment in any case, or a crowd of hints
+        would leave no time for anything else."""
+        if self.recovery.more_is_due:
+            await asyncio.sleep(0)
+            return
+        pause = self.settings.poll_seconds
+        await asyncio.sleep(min(pause, HINT_SECONDS))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause - HINT_SECONDS):
+                await self._hinted.wait()
+        self._hinted.clear()
+
     async def patrol(self) -> None:
         """Look once for what other processes wrote, for timers of runs that nobody owns, and now and then for dead
-        engines and orphans. Safe to call at any time."""
-        self.lease.last_tick = now = self.loop.time()
-        await self._look_around()
+        engines and orphans. Safe to call at any time. While the server is away there is nothing to see, and a look
+        would make the whole loop wait for it: bodies go on meanwhile."""
+        others_wrote = self.store.changed()
+        if others_wrote is None:
+            return
+        now = self.loop.time()
+        await self._look_around(others_wrote)
         if now >= self._next_dead:
             self._next_dead = now + DEAD_LOOK_SECONDS
             await self.recovery.bury_dead()
@@ -475,12 +551,13 @@ class Engine:
             self._next_sweep = now + self.settings.sweep_seconds
             await self.recovery.sweep()
 
-    async def _look_around(self) -> None:
+    async def _look_around(self, others_wrote: bool) -> None:
         """One look at what others wrote."""
         if self.lease.lost:
             await self._begin_again()
-        if self.store.changed():
+        if others_wrote:
             self.hub.anything()
             await self.inbox.look()
             self._others_wrote = True
         await self.recovery.wake_due()
+        await self.allowances.look()

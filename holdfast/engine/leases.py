@@ -1,13 +1,15 @@
 """Leases: who may act on a run right now.
 
 Owns: this engine's row and its renewal, the OS lock that shows that the process lives, and who of the others is dead.
-Never: decides what happens to work that was lost (recovery.py).
+Never: decides what happens to work that was lost (recovery.py). Never trusts that the lease is held: every commit says
+its token, and the store refuses an old one.
 Invariants: at most one live lease per run; tokens only grow. One row is renewed however many runs are owned.
 On crash: the OS drops the lock with the process; across hosts the lease runs out by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -19,12 +21,18 @@ from typing import Literal
 
 from holdfast.engine.clock import Clock
 from holdfast.engine.committer import Committer
-from holdfast.model.errors import OutcomeUnknown
+from holdfast.model.errors import LeaseLost, OutcomeUnknown
 from holdfast.model.ids import unique
 from holdfast.model.limits import LOOP_STALL_SECONDS
 from holdfast.store.api import EngineRow, Store
 
 log = logging.getLogger("holdfast.engine")
+RENEWALS = 3
+"""How often a lease is renewed in its time: two may fail before anybody else acts."""
+HASTE = 4
+"""How much sooner than that a renewal that failed is tried again."""
+STOP_SECONDS = 1.0
+"""How long a closing engine waits for a renewal that is under way; one that comes too late changes nothing."""
 
 
 class Lease:
@@ -40,15 +48,30 @@ class Lease:
         self._lock_file = ""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.last_tick = time.monotonic()
-        """The event loop sets this; a loop that stands still must not keep its runs."""
-        self.lost = False
+        self._registered = ""
+        """The engine whose row is there to be renewed: not yet our name while that is being changed."""
+        self._ticked_at = time.monotonic()
+        self._is_late = False
+        """The last renewal failed."""
+        self._declared_dead = ""
+        """The engine whose row has gone: perhaps no longer our name when a renewal finds out."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has declared this engine dead."""
+        return self._declared_dead == self.engine
 
     def row(self, can_run: bytes) -> EngineRow:
         now = self._clock.now()
         return EngineRow(
             self.engine, socket.gethostname(), os.getpid(), self._lock_file, now, self._expiry(now), can_run
         )
+
+    def register(self, can_run: bytes) -> None:
+        """Say that we are alive for the first time, in the writer's turn."""
+        row = self.row(can_run)
+        self._store.register_engine(row)
+        self._registered = row.engine
 
     def _expiry(self, now: int) -> int:
         return now + int(self._seconds * 1_000_000)
@@ -64,39 +87,61 @@ class Lease:
         self._lock_file = str(path)
 
     def renew_identity(self) -> None:
-        """Become another engine: a new id, and a lock of its own."""
+        """Become another engine: a new id, and a lock of its own. `register` makes it known."""
         self.drop_lock()
         self.engine = unique("eng_")
-        self.lost = False
         self.take_lock()
 
-    def start_renewing(self, committer: Committer) -> None:
+    def start_renewing(self, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
         """Renew in a thread of its own, so that a busy event loop does not lose its runs."""
-        self._thread = threading.Thread(target=self._renew, args=(committer,), name="holdfast-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew, args=(committer, loop), name="holdfast-lease", daemon=True)
         self._thread.start()
 
-    def _renew(self, committer: Committer) -> None:
-        while not self._stop.wait(self._seconds / 3):
-            if time.monotonic() - self.last_tick > LOOP_STALL_SECONDS:
+    def _renew(self, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._stop.wait(self._seconds / RENEWALS / (HASTE if self._is_late else 1)):
+            if self._stands_still(loop):
                 log.error("the event loop has not moved for %g s: not renewing the lease", LOOP_STALL_SECONDS)
-                continue
-            committer.call_from_thread(self.renew_once)
+            elif self._store.is_shared:
+                self.renew_once()  # beside the writer, whom many commits or a server that is away may keep busy
+            else:
+                committer.call_from_thread(self.renew_once)
+
+    def _stands_still(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the loop has not had a turn for long: a process that is stuck must not keep its runs."""
+        try:
+            loop.call_soon_threadsafe(self._tick)
+        except RuntimeError:
+            return True  # it was closed, and the engine was not
+        return time.monotonic() - self._ticked_at > LOOP_STALL_SECONDS
+
+    def _tick(self) -> None:
+        self._ticked_at = time.monotonic()
 
     def renew_once(self) -> None:
-        """Say that we are alive, in the writer's turn; a renewal that fails is tried again with the next one."""
+        """Say that we are alive. A renewal that fails is tried again soon, also one of which nobody knows whether it
+        happened: it makes the same row live longer, and a row that has gone stays gone."""
+        engine = self.engine
+        if self._stop.is_set() or engine != self._registered:
+            return
         try:
-            if not self._stop.is_set():
-                alive = self._store.renew_engine(self.engine, self._expiry(self._clock.now()))
-                self.lost = self.lost or not alive
+            self._clock.synchronise()
+            alive = self._store.renew_engine(engine, self._expiry(self._clock.now()))
         except OutcomeUnknown:
             raise
-        except Exception:
-            log.exception("could not renew the lease")
+        except Exception as e:  # noqa: BLE001 - whatever it is, the next renewal may succeed
+            if not self._is_late:
+                log.warning("could not renew the lease, trying again: %s", e)
+            self._is_late = True
+            return
+        self._is_late = False
+        if not alive:
+            self._declared_dead = engine
 
     def stop_renewing(self) -> None:
+        """Renew no more. What is under way is waited for, but not for long: the row may be gone before it ends."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
 
     def drop_lock(self) -> None:
         """Take the file away, then the lock: nobody can mistake us for alive."""
@@ -113,6 +158,13 @@ class Lease:
     def dead_engines(self, now: int) -> list[EngineRow]:
         """Engines whose process has gone, or that have been silent for longer than their lease."""
         return [row for row in self._store.engines() if row.engine != self.engine and is_dead(row, now)]
+
+
+def taken_away(run_id: str, token: int, why: str) -> LeaseLost:
+    """A run is somebody else's now: what those who wait for it here are told, and one line in the log."""
+    error = LeaseLost(f"run {run_id}: {why}")
+    log.warning("%s run=%s token=%d: %s", error.code, run_id, token, why)
+    return error
 
 
 def remove_lock(dead: EngineRow) -> None:

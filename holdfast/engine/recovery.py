@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine import supplies
+from holdfast.engine import offers, supplies
 from holdfast.engine.actor import RunActor
 from holdfast.engine.inbox import deliver
 from holdfast.engine.isolation import is_suspect
-from holdfast.engine.leases import remove_lock
+from holdfast.engine.leases import is_dead, remove_lock
 from holdfast.engine.rows import held_signals, state_from_rows
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal
+from holdfast.model.graph import Plan
 from holdfast.model.state import HeldSignal, RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.store.api import OPENS_BRANCH, MessageRow, NodeRow, RunRow, TimerRow, WaitRow
@@ -37,6 +39,12 @@ DUE_AT_ONCE = 1_000
 """Timers whose runs are claimed together: a slow disk must not be waited for again and again."""
 LOADED_AT_ONCE = 100
 """Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
+CLAIMED_AT_ONCE = 1_000
+"""Runs of each version that are claimed together."""
+LEFT_SECONDS = 5.0
+"""How long a run is left to an engine that has the code it began with."""
+REFILL_SHARE = 4
+"""The part of an engine's places, one in this many, that must be free before it looks for more runs to fill them."""
 LOOKING_SHARE = 0.05
 """How much of its time an engine looks through timers that are due and not for it, at most."""
 
@@ -57,6 +65,13 @@ class Recovery:
         self._last_due: TimerRow | None = None
         """Where the next page of due timers begins, while there are more of them."""
         self._next_due_look = 0.0
+        self.is_full = False
+        """There was no room for all that could be claimed, as far as is known."""
+        self._refilling = False
+        self._last_served = ""
+        """The workflow whose turn came last."""
+        self._left_to_others: dict[int, float] = {}
+        """Runs that an engine with other code is to take, and until when we leave them alone."""
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
@@ -65,7 +80,7 @@ class Recovery:
             log.warning("engine %s holds runs and is not known any more; they are freed", engine)
             await self._engine.committer.call(self._engine.store.remove_engine, engine)
         await self._tell_of_ended()
-        return await self._claim_claimable()
+        return await self.claim_claimable()
 
     async def _tell_of_ended(self) -> None:
         """Tell runs that nobody drives of children that ended, should a report have been lost. Of very many waits for
@@ -96,22 +111,49 @@ class Recovery:
         engine = self._engine
         buried = False
         for dead in engine.lease.dead_engines(engine.clock.now()):
-            freed = await engine.committer.call(engine.store.remove_engine, dead.engine)
+            freed = await engine.committer.call(engine.store.remove_engine, dead.engine, dead.expires_at)
+            if freed is None:
+                continue  # it has renewed its lease since we looked
             remove_lock(dead)
             log.info("engine %s (pid %d) is gone; %d run(s) freed", dead.engine, dead.pid, freed)
             buried = buried or freed > 0
         if buried:
-            await self._claim_claimable()
+            await self.claim_claimable()
 
-    async def _claim_claimable(self) -> int:
-        engine = self._engine
-        if engine.stopping:
-            return 0
-        if self.roots is None:
-            rows = engine.store.claimable()
-        else:
-            rows = [row for root in sorted(self.roots) for row in engine.store.claimable(root_no=root)]
-        return await self.claim([run_no for run_no, workflow, version in rows])
+    async def claim_claimable(self) -> int:
+        """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed."""
+        claimed = 0
+        while won := await self.claim(self._claimable_page()):
+            claimed += won
+        return claimed
+
+    def _claimable_page(self) -> list[int]:
+        """Runs that want an owner and whose code is here: one of each workflow after the other, beginning behind the
+        workflow that was served last."""
+        engine, store = self._engine, self._engine.store
+        room = engine.room()
+        if engine.stopping or not engine.drives or room == 0 or self.roots == set():
+            return []
+        versions = [version for version in store.unowned_versions() if engine.versions.runnable(*version)]
+        found = store.claimable(
+            versions,
+            queues=engine.queues,
+            root_nos=None if self.roots is None else sorted(self.roots),
+            limit=min(CLAIMED_AT_ONCE, room),
+        )
+        lines: dict[str, list[int]] = defaultdict(list)
+        for run_no, workflow, _ in found:
+            lines[workflow].append(run_no)
+        turns = sorted(lines, key=lambda workflow: (workflow <= self._last_served, workflow))
+        page = [
+            (run_no, workflow)
+            for round_ in itertools.zip_longest(*(lines[workflow] for workflow in turns))
+            for workflow, run_no in zip(turns, round_, strict=True)
+            if run_no is not None
+        ]
+        if page:
+            self._last_served = page[: min(room, len(page))][-1][1]
+        return [run_no for run_no, _ in page]
 
     @property
     def more_is_due(self) -> bool:
@@ -122,13 +164,22 @@ class Recovery:
         """A page of the timers that are due of runs that nobody owns."""
         engine = self._engine
         began = engine.loop.time()
-        if engine.stopping or began < self._next_due_look:
+        if engine.stopping or not engine.drives or began < self._next_due_look:
+            return
+        at_once = min(DUE_AT_ONCE, engine.room())
+        if at_once == 0:
+            self.is_full = True
             return
         roots = None if self.roots is None else sorted(self.roots)
         due = engine.store.due_timers(
-            engine.clock.now(), DUE_AT_ONCE, handlers.workflow_names(), roots, after=self._last_due
+            engine.clock.now(),
+            at_once,
+            handlers.workflow_names(),
+            roots,
+            queues=engine.queues,
+            after=self._last_due,
         )
-        self._last_due = due[-1] if len(due) == DUE_AT_ONCE else None
+        self._last_due = due[-1] if len(due) == at_once else None
         if not due or not await self.claim(sorted({timer.run_no for timer in due})):
             took = engine.loop.time() - began  # for nothing: others have to drive those that are due
             self._next_due_look = began + took / LOOKING_SHARE
@@ -141,8 +192,14 @@ class Recovery:
         if engine.isolation.turn_of is not None and not chosen:
             self._put_off = True
             return 0
-        free = [n for n in run_nos if n not in engine.actors and (chosen or n not in engine.isolation)]
+        free = [
+            n for n in run_nos if n not in engine.actors and (chosen or not (n in engine.isolation or self._is_left(n)))
+        ]
         wanted = free if even_without_code else self._drivable(free)
+        room = len(wanted) if chosen else engine.room()
+        if len(wanted) >= room and not chosen:
+            self.is_full = True
+            wanted = wanted[:room]
         if not wanted:
             return 0
         rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
@@ -152,6 +209,24 @@ class Recovery:
             if not engine.stopping:  # else they are given back with everything else
                 await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
         return len(rows)
+
+    def room_left(self) -> None:
+        """A run has ended or rests: others that found no room may come. Not one by one: that would be a look at the
+        store for each."""
+        engine = self._engine
+        limit = engine.settings.concurrency
+        if limit is None or not self.is_full or self._refilling or engine.stopping:
+            return
+        if engine.room() * REFILL_SHARE >= limit:
+            self._refilling = True
+            engine.spawn(self._refill())
+
+    async def _refill(self) -> None:
+        try:
+            self.is_full = False
+            await self.claim_claimable()
+        finally:
+            self._refilling = False
 
     async def go_on_with(self, row: RunRow) -> None:
         """Somebody asked for something of this run: it is ours to drive, if its code is here."""
@@ -171,8 +246,8 @@ class Recovery:
         runnable, roots = self._engine.versions.runnable, self.roots
         drivable = {
             run_no
-            for run_no, root_no, workflow, version in self._engine.store.workflows_of(run_nos)
-            if (roots is None or root_no in roots) and runnable(workflow, version)
+            for run_no, root_no, workflow, version, queue in self._engine.store.workflows_of(run_nos)
+            if (roots is None or root_no in roots) and self._engine.serves(queue) and runnable(workflow, version)
         }
         return [run_no for run_no in run_nos if run_no in drivable]
 
@@ -219,10 +294,12 @@ class Recovery:
             if not cancelled and await self._set_aside(row, state, nodes[row.run_no], alone):
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
-            changed = self._changed_code(actor)
+            changed = self._changed_code(actor) if actor.runs_here() else ()
             if changed and state.fold.settings.on_code_change == "fail" and row.run_no not in self.accepted:
-                names = ", ".join(name for name, _, _ in changed)
-                await self._hold(row, f"code_changed: {names} changed since the run began; on_code_change is 'fail'")
+                if not await self._leave_to_others(row, plan):
+                    names = ", ".join(name for name, _, _ in changed)
+                    why = f"code_changed: {names} changed since the run began; on_code_change is 'fail'"
+                    await self._hold(row, why)
                 continue
             engine.adopt(actor)
             self._go_on(actor, row, nodes[row.run_no], messages[row.run_no], changed, alone)
@@ -271,7 +348,11 @@ class Recovery:
             return
         if is_undoing:  # what a cut-off compensation undoes must be known first
             self._bring_undo(actor)
-        command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
+        command: cmd.Begin | cmd.TakeOver
+        if row.status == RunStatus.CREATED:  # it was only written down, or never had a place
+            command = cmd.Begin()
+        else:
+            command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
         if self._engine.starting.admit(actor, command, at_once=alone):
             actor.tell(command)
 
@@ -292,6 +373,27 @@ class Recovery:
         created: Any = ev.decode(*self._engine.store.event_data(actor.run_no, [1])[1])
         was = created.fingerprints
         return tuple((n, was[n], fp) for n, fp in sorted(now) if n in was and was[n] != fp)
+
+    async def _leave_to_others(self, row: RunRow, plan: Plan) -> bool:
+        """A run that must not go on with our code: whether a live engine has the code that it began with, and has it
+        to itself now."""
+        engine = self._engine
+        now = engine.clock.now()
+        created: Any = ev.decode(*engine.store.event_data(row.run_no, [1])[1])
+        others = [e for e in engine.store.engines() if e.engine != engine.lease.engine and not is_dead(e, now)]
+        for offer in (offers.decode(other.can_run) for other in others):
+            if offer.serves(row.queue) and not offer.missing(plan.handlers) and offer.has_code(created.fingerprints):
+                self._left_to_others[row.run_no] = engine.loop.time() + LEFT_SECONDS
+                await engine.committer.insist(engine.store.release, [(row.run_no, row.token)])
+                return True
+        return False
+
+    def _is_left(self, run_no: int) -> bool:
+        until = self._left_to_others.get(run_no)
+        if until is not None and until <= self._engine.loop.time():
+            del self._left_to_others[run_no]
+            return False
+        return until is not None
 
     async def _set_aside(self, row: RunRow, state: RunState, nodes: list[NodeRow], alone: bool) -> bool:
         """Whether a run does not go on now: it has killed too many engines, or it may be the one that kills them."""

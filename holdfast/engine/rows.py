@@ -115,6 +115,7 @@ def run_row(
         parent_no=parent_no,
         root_no=root_no,
         priority=state.fold.settings.priority,
+        queue=state.fold.settings.queue,
         recoveries=state.recoveries,
         hold=None,
         created_at=state.created_at,

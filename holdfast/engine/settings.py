@@ -9,6 +9,8 @@ import msgspec
 from holdfast.model import limits
 from holdfast.model.errors import UsageError
 
+WHOLE_NUMBERS = frozenset({"threads", "processes", "max_recoveries", "concurrency"})
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine behaves. Every field can be set by a variable `HOLDFAST_<NAME>`."""
@@ -21,10 +23,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = limits.SYNC_THREADS
     processes: int = max(1, os.cpu_count() or 1)
     max_recoveries: int = limits.MAX_RECOVERIES
+    concurrency: int | None = None
+    """How many runs are at work here at once; None: as many as there are."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            if value is None:
+                continue
             floor = 0.0 if name in {"grace_seconds", "idle_seconds"} else 0.001
             if not value >= floor:
                 raise UsageError(f"{name} must be at least {floor:g}, not {value!r}")
@@ -37,7 +43,7 @@ def from_environment(environ: dict[str, str], **overrides: float | None) -> Engi
         text = environ.get(f"HOLDFAST_{name.upper()}")
         if text is not None:
             try:
-                values[name] = int(text) if name in {"threads", "processes", "max_recoveries"} else float(text)
+                values[name] = int(text) if name in WHOLE_NUMBERS else float(text)
             except ValueError:
                 raise UsageError(f"HOLDFAST_{name.upper()} must be a number, not {text!r}") from None
     values.update({k: v for k, v in overrides.items() if v is not None})

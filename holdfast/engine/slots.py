@@ -1,6 +1,8 @@
-"""Slots: how many bodies may run at once, and who comes next.
+"""Slots: how many bodies and runs may be at work at once, and who comes next.
 
-Owns: the places per handler (its `concurrency`), for sync bodies (threads) and for processes, per engine.
+Owns: the places for sync bodies (threads) and processes of this engine, and those of pools that all engines of a store
+share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine has only the places that it
+was granted (allowances.py).
 Never: starts a body; it says yes, or remembers who asked and calls back.
 """
 
@@ -9,21 +11,28 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.model.handlers import Handler
 
 Place = tuple[str, ...]
-"""The pools in which a body holds one place each; empty when nothing limits it."""
+"""The pools in which a body or a run holds one place each; empty when nothing limits it."""
+
+_Waiting = tuple[int, int, Callable[[], bool]]
+"""Priority (the smallest comes first), order of asking, and what to call."""
 
 
 class Slots:
-    """Counting places. A body needs one in each pool that limits it."""
+    """Counting places. Whoever needs one in several pools gets all of them or none."""
 
-    def __init__(self, threads: int, processes: int) -> None:
-        self._limits: dict[str, int] = {"threads": threads, "processes": processes}
+    def __init__(self, threads: int, processes: int, short_of: Callable[[str], None]) -> None:
+        self._own = {"threads": threads, "processes": processes}
+        self._short_of = short_of
+        """Called with a shared pool of which more places are wanted than this engine was granted."""
+        self.shared: dict[str, int] = {}
+        """The limit of each shared pool that was asked for."""
+        self._granted: dict[str, int] = {}
         self._used: dict[str, int] = {}
-        self._waiting: list[tuple[int, int, tuple[str, ...], Callable[[], bool]]] = []
+        self._waiting: dict[Place, list[_Waiting]] = {}
         self._order = itertools.count()
 
     def place_for(self, handler: Handler, concurrency: int | None) -> Place:
@@ -34,38 +43,89 @@ class Slots:
         elif handler.kind == "process":
             pools.append("processes")
         if concurrency is not None:
-            pools.append(f"handler:{handler.name}")
-            self._limits[pools[-1]] = concurrency
+            pools.append(self._share(f"handler:{handler.name}", concurrency))
         return tuple(pools)
+
+    def place_of_run(self, workflow: str, concurrency: int) -> Place:
+        """The pool that a run of this workflow needs a place in."""
+        return (self._share(f"workflow:{workflow}", concurrency),)
+
+    def _share(self, pool: str, limit: int) -> str:
+        self.shared[pool] = limit
+        return pool
 
     def take(self, place: Place) -> bool:
         """A place in every pool, or none at all."""
-        if any(self._used.get(pool, 0) >= self._limits[pool] for pool in place):
+        if not self._fits(place):
             return False
+        self.take_anyway(place)
+        return True
+
+    def take_anyway(self, place: Place) -> None:
+        """A place for somebody who must go on, full or not."""
         for pool in place:
             self._used[pool] = self._used.get(pool, 0) + 1
-        return True
+
+    def _fits(self, place: Place) -> bool:
+        return all(self._used.get(pool, 0) < self._size(pool) for pool in place)
+
+    def _size(self, pool: str) -> int:
+        own = self._own.get(pool)
+        return self._granted.get(pool, 0) if own is None else own
 
     def wait(self, place: Place, priority: int, wake: Callable[[], bool]) -> None:
         """Call `wake` when there is a place, which it takes or not; higher priority first, then in order of asking."""
-        heapq.heappush(self._waiting, (-priority, next(self._order), place, wake))
+        heapq.heappush(self._waiting.setdefault(place, []), (-priority, next(self._order), wake))
+        for pool in place:
+            if pool in self.shared:
+                self._short_of(pool)
 
     def free(self, place: Place) -> None:
         """Give the places back and wake whoever fits now."""
         for pool in place:
             self._used[pool] -= 1
-        kept: list[Any] = []
-        taken = 0
-        while self._waiting:
-            entry = heapq.heappop(self._waiting)
-            if any(self._used.get(p, 0) >= self._limits[p] for p in entry[2]):
-                kept.append(entry)
-            else:
-                taken += entry[3]()  # who does not want its place any more leaves it to the next
-            if taken >= len(place) and len(kept) > 16:
-                break  # one body left: at most one per pool can follow, and the rest of the line need not be looked at
-        for entry in kept:
-            heapq.heappush(self._waiting, entry)
+        self._wake()
+
+    def _wake(self) -> None:
+        while True:
+            fitting = [waiting for place, waiting in self._waiting.items() if waiting and self._fits(place)]
+            if not fitting:
+                return
+            _, _, wake = heapq.heappop(min(fitting, key=lambda waiting: waiting[0][:2]))
+            wake()  # who does not want its place any more leaves it to the next
+
+    # --- shared pools ----------------------------------------------------------------------------------------
+
+    def wanted(self, pool: str) -> int:
+        """How many more places of a shared pool could be used here now."""
+        waiting = sum(
+            len(waiting) for place, waiting in self._waiting.items() if pool in place and self._has_own(place)
+        )
+        return min(waiting, self.shared[pool]) - self.spare(pool)
+
+    def _has_own(self, place: Place) -> bool:
+        """Whether there is room in what this engine does not share: a thread, a process."""
+        return all(self._used.get(pool, 0) < self._own[pool] for pool in place if pool in self._own)
+
+    def spare(self, pool: str) -> int:
+        """How many places of a shared pool this engine has and does not use."""
+        return max(0, self._granted.get(pool, 0) - self._used.get(pool, 0))
+
+    def grant(self, pool: str, places: int) -> None:
+        """This engine was given more places of a shared pool."""
+        self._granted[pool] = self._granted.get(pool, 0) + places
+        self._wake()
+
+    def take_back(self, pool: str) -> int:
+        """How many spare places of a shared pool are given back: they are not to be used any more."""
+        spare = self.spare(pool)
+        if spare:
+            self._granted[pool] -= spare
+        return spare
+
+    def lose_shared(self) -> None:
+        """The engine was declared dead, and its places went with its lease."""
+        self._granted.clear()
 
     def used(self) -> dict[str, int]:
         return {pool: n for pool, n in self._used.items() if n}

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.engine.actor import RunActor
 from holdfast.engine.port import BodyPort
+from holdfast.engine.slots import Place
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers, values
@@ -56,15 +57,12 @@ class Starting:
         self._last_no = 0
         self._reserving: asyncio.Event | None = None
         """Set when numbers are there, or could not be had: whoever waits looks again."""
-        self._at_work: dict[str, int] = {}
-        self._waiting: dict[str, list[tuple[RunActor, Any]]] = {}
-        """Runs that wait for a place, each with the command that lets it go on."""
         self._fingerprints: dict[int, tuple[Plan, dict[str, str], str]] = {}
 
     async def start(
         self, workflow: RegisteredWorkflow, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
-    ) -> RunActor | RunRow:
-        """A committed run: the live one, or the row of an equal one that exists already."""
+    ) -> RunRow:
+        """The row of a committed run, or of an equal one that exists already."""
         engine = self._engine
         engine.check()
         order = await self.order(workflow, inputs, settings)
@@ -74,7 +72,19 @@ class Starting:
             if existing is not None:
                 return self._same(existing, order)
         actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
-        landed: asyncio.Future[None] = engine.loop.create_future()
+        try:
+            await (self._write(actor) if actor.is_for_others else self._begin(actor))
+        except LeaseLost:
+            existing = engine.store.run(run_id) if run_id is not None else None
+            if existing is None:
+                raise
+            return self._same(existing, order)  # somebody else started it at the same moment
+        assert actor.row is not None
+        return actor.row
+
+    async def _begin(self, actor: RunActor) -> None:
+        """Drive a new run from here on; returns when it is committed."""
+        landed: asyncio.Future[None] = self._engine.loop.create_future()
 
         def done(_: Any, error: BaseException | None) -> None:
             if not landed.done():
@@ -83,16 +93,15 @@ class Starting:
                 else:
                     landed.set_exception(error)
 
-        engine.adopt(actor)
+        self._engine.adopt(actor)
         actor.tell(cmd.Begin() if self.admit(actor, cmd.Begin()) else cmd.Create(), done)
-        try:
-            await landed
-        except LeaseLost:
-            existing = engine.store.run(run_id) if run_id is not None else None
-            if existing is None:
-                raise
-            return self._same(existing, order)  # somebody else started it at the same moment
-        return actor
+        await landed
+
+    async def _write(self, actor: RunActor) -> None:
+        """Commit a new run that somebody else is to drive."""
+        landed = await self._engine.committer.land(actor.first_commit())
+        if landed.refusal is not None:
+            raise LeaseLost(f"run {actor.run_id} was not written: {landed.refusal} {landed.detail}")
 
     async def order(self, workflow: RegisteredWorkflow, inputs: dict[str, Any], settings: dict[str, Any]) -> Order:
         """Check everything about a run that can be checked before it exists."""
@@ -130,6 +139,9 @@ class Starting:
         engine = self._engine
         state = RunState.new(order.plan, run_no, run_id, engine.clock.now())
         actor = RunActor(engine, order.plan, state, 1, None)
+        actor.is_for_others = not engine.serves(_setting(order.event, order.plan, "queue"))
+        if not actor.is_for_others and engine.room() == 0:  # whoever has a place first, perhaps we
+            actor.is_for_others = engine.recovery.is_full = True
         engine.values.put(run_no, 1, order.input)
         root_no = run_no
         if parent is not None:
@@ -177,32 +189,44 @@ class Starting:
 
     def admit(self, actor: RunActor, command: Any, *, at_once: bool = False) -> bool:
         """Whether a run may go to work now; if not, it is told `command` when there is a place."""
-        limit = actor.plan.definition.settings.concurrency
-        if limit is None:
+        place = self._place_of(actor)
+        if not place:
             return True
-        name = actor.plan.definition.name
-        if self._at_work.get(name, 0) >= limit and not at_once:
-            self._waiting.setdefault(name, []).append((actor, command))
+        slots = self._engine.slots
+        if at_once:
+            slots.take_anyway(place)
+        elif not slots.take(place):
+            slots.wait(place, self._priority(actor), lambda: self._admit_now(actor, command))
             return False
-        self._at_work[name] = self._at_work.get(name, 0) + 1
         actor.counted = True
+        return True
+
+    @staticmethod
+    def _priority(actor: RunActor) -> int:
+        if actor.creating is None:
+            return actor.state.fold.settings.priority
+        priority: int = _setting(actor.creating["event"], actor.plan, "priority")
+        return priority
+
+    def _admit_now(self, actor: RunActor, command: Any) -> bool:
+        """There is a place for a run that waited for one, if it still wants it."""
+        if actor.gone or self._engine.stopping or not self._engine.slots.take(self._place_of(actor)):
+            return False
+        actor.counted = True
+        actor.tell(command)
         return True
 
     def run_left(self, actor: RunActor) -> None:
         """A run has ended or rests: the next one of its workflow may begin."""
-        name = actor.plan.definition.name
         if actor.counted:
             actor.counted = False
-            self._at_work[name] -= 1
-        waiting = self._waiting.get(name)
-        limit = actor.plan.definition.settings.concurrency
-        if not waiting or limit is None or self._engine.stopping:
-            return
-        waiting.sort(key=lambda w: -w[0].state.fold.settings.priority)
-        while waiting and self._at_work.get(name, 0) < limit:
-            following, command = waiting.pop(0)
-            if not following.gone and self.admit(following, command):
-                following.tell(command)
+            self._engine.slots.free(self._place_of(actor))
+
+    def _place_of(self, actor: RunActor) -> Place:
+        settings = actor.plan.definition.settings
+        if settings.concurrency is None:
+            return ()
+        return self._engine.slots.place_of_run(actor.plan.definition.name, settings.concurrency)
 
     # --- children --------------------------------------------------------------------------------------------
 
@@ -287,6 +311,11 @@ def check_run_id(run_id: str) -> None:
     """Run ids stand in tables, file names and URLs: printable, and not too long."""
     if not run_id or len(run_id) > NAME_LENGTH_MAX or not run_id.isprintable() or run_id != run_id.strip():
         raise UsageError(f"{run_id!r} is not a run id: use 1 to {NAME_LENGTH_MAX} printable characters")
+
+
+def _setting(created: ev.RunCreated, plan: Plan, name: str) -> Any:
+    """A setting of a run that is not there yet."""
+    return created.settings.get(name, getattr(plan.definition.settings, name))
 
 
 def _check_settings(settings: dict[str, Any], plan: Plan) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine import reads
+from holdfast.engine import offers, reads
 from holdfast.engine.leases import life_of
+from holdfast.engine.offers import Offer
 from holdfast.engine.reasons import Reasons
 from holdfast.engine.telling import in_words
 from holdfast.engine.waits import Wait, command_for, only_outside_moves
@@ -23,6 +24,7 @@ from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import CorruptJournal, DefinitionError
+from holdfast.model.graph import handlers_of
 from holdfast.model.instances import instance_text
 from holdfast.model.limits import SUSPECT_RECOVERIES
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
@@ -149,7 +151,7 @@ class _Telling:
         settings = None if self._definition is None else self._definition.settings
         age = in_words(self._now - self._row.created_at)
         if settings is not None and settings.concurrency is not None:
-            limit = f"at most {settings.concurrency} run(s) of {self._row.workflow} are at work at once in one engine"
+            limit = f"at most {settings.concurrency} run(s) of {self._row.workflow} are at work at once"
             return f"{self._run} was created {age} ago and waits for its turn: {limit}."
         return f"{self._run} was created {age} ago and has not begun."
 
@@ -244,14 +246,33 @@ class _Telling:
                 deaths = f"{row.recoveries + 1} engines in a row died while it made no progress"
                 return f"{deaths}, so engine {names} runs it alone, when nothing else runs.", True
             return f"Nobody holds it now; engine {names} {woken}.", True
-        if any(life != "dead" for _, life in self._lives.values()):
-            return f"The engines that run have not loaded the code of workflow {row.workflow}: {resume}.", False
-        return f"No engine is running, so nothing will wake it: {resume}.", False
+        return f"{self._nobody()}: {resume}.", False
+
+    def _nobody(self) -> str:
+        """Why no engine can run it."""
+        row = self._row
+        if not self._offers():
+            return "No engine is running, so nothing will wake it"
+        serving = [offer for _, offer in self._offers() if offer.serves(row.queue)]
+        if not serving:
+            return f"No engine that runs serves the queue {row.queue!r}"
+        lacks = min((offer.missing(self._needed()) for offer in serving), key=len)
+        code = f" ({self._list(lacks)})" if lacks else ""
+        return f"The engines that run have not loaded the code of workflow {row.workflow}{code}"
 
     def _able(self) -> list[EngineRow]:
-        """Live engines that have loaded the workflow."""
+        """Live engines that serve the run's queue and have all of its code."""
+        needed = self._needed()
+        return [e for e, offer in self._offers() if offer.serves(self._row.queue) and not offer.missing(needed)]
+
+    def _offers(self) -> list[tuple[EngineRow, Offer]]:
+        """What live engines say that they can run; one that drives only its own runs offers nothing."""
         alive = [engine for engine, life in self._lives.values() if life != "dead"]
-        return [engine for engine in alive if self._row.workflow in msgspec.json.decode(engine.can_run)]
+        return [(engine, offer) for engine in alive if (offer := offers.decode(engine.can_run)).handlers]
+
+    def _needed(self) -> list[str]:
+        """The code that the run needs; something that nobody has, where its definition cannot be read."""
+        return ["?"] if self._definition is None else sorted(handlers_of(self._definition.nodes))
 
 
 def _name(node: NodeRow) -> str:

@@ -10,7 +10,7 @@ reference means the same body first, then the enclosing ones.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from holdfast.model.expressions import Expr
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NODE_VISITS_MAX
 from holdfast.model.policies import Retry
 
+DEFAULT_QUEUE: Final = "default"
 
 class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One unit of work.
@@ -112,7 +113,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds of wall time since the run's start."""
     priority: int = 0
     concurrency: int | None = None
-    """At most this many runs of the workflow at work at once, per engine."""
+    """At most this many runs of the workflow at work at once, over all engines of a store."""
+    queue: str = DEFAULT_QUEUE
+    """Which engines drive its runs: those that serve this queue."""
     max_recoveries: int | None = None
     max_visits: int = NODE_VISITS_MAX
     """How often one node may be entered on the same path, the first time included."""

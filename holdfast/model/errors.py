@@ -222,6 +222,12 @@ class StoreMissing(StoreError):
     code = "store_missing"
 
 
+class UnfinishedCopy(StoreError):
+    """The database was being copied into, and the copy did not come to its end."""
+
+    code = "unfinished_copy"
+
+
 class NotOurStore(StoreError):
     """The file is not a Holdfast database."""
 

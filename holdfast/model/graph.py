@@ -135,7 +135,7 @@ def compile_definition(definition: Definition, version: int) -> Plan:
     for (name, _), (_, capture) in inputs.items():
         if name.startswith(_VAR):
             of_vars[name.removeprefix(_VAR)] = (*of_vars.get(name.removeprefix(_VAR), ()), capture)
-    return Plan(definition, root, version, of_inputs, of_vars, phases, frozenset(_handlers(definition.nodes)))
+    return Plan(definition, root, version, of_inputs, of_vars, phases, frozenset(handlers_of(definition.nodes)))
 
 
 def _compile_scope(
@@ -305,7 +305,8 @@ def _attach_captures(scope: ScopePlan, captures: dict[tuple[int, str], dict[str,
             _attach_captures(plan.body, captures)
 
 
-def _handlers(nodes: tuple[NodeDef, ...]) -> set[str]:
+def handlers_of(nodes: tuple[NodeDef, ...]) -> set[str]:
+    """Names of all code that these nodes use, wherever in them."""
     found: set[str] = set()
     for node in nodes:
         if node.uses:
@@ -313,5 +314,5 @@ def _handlers(nodes: tuple[NodeDef, ...]) -> set[str]:
         if node.compensate:
             found.add(node.compensate)
         if node.body is not None:
-            found |= _handlers(node.body.nodes)
+            found |= handlers_of(node.body.nodes)
     return found

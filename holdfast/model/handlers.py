@@ -84,6 +84,7 @@ class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 
 _handlers: dict[str, Callable[[], Handler]] = {}
 _workflows: dict[str, Callable[[], RegisteredWorkflow]] = {}
+_strict: set[str] = set()
 
 
 def register(name: str, resolve: Callable[[], Handler]) -> None:
@@ -98,9 +99,16 @@ def find(name: str) -> Handler | None:
     return resolve() if resolve else None
 
 
-def register_workflow(name: str, trace: Callable[[], RegisteredWorkflow]) -> None:
-    """Make a workflow known; `trace` is called at first use and answers from a cache after that."""
+def names() -> list[str]:
+    """All code that is loaded here."""
+    return sorted(_handlers)
+
+
+def register_workflow(name: str, trace: Callable[[], RegisteredWorkflow], *, is_strict: bool = False) -> None:
+    """Make a workflow known; `trace` is called at first use and answers from a cache after that. One that `is_strict`
+    refuses to go on with code that has changed."""
     _workflows[name] = trace
+    (_strict.add if is_strict else _strict.discard)(name)
 
 
 def find_workflow(name: str) -> RegisteredWorkflow | None:
@@ -111,3 +119,8 @@ def find_workflow(name: str) -> RegisteredWorkflow | None:
 
 def workflow_names() -> list[str]:
     return sorted(_workflows)
+
+
+def strict_workflow_names() -> list[str]:
+    """Those that refuse to go on with code that has changed."""
+    return sorted(_strict & _workflows.keys())

@@ -79,6 +79,10 @@ def check_settings(settings: Settings) -> list[Problem]:
         bad("timeout", f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years")
     if settings.concurrency is not None and not is_count(settings.concurrency):
         bad("concurrency", f"{settings.concurrency!r} is not a whole number above 0")
+    try:
+        texts.name(settings.queue, "the queue")
+    except HoldfastError as e:
+        bad("queue", e.message)
     if settings.max_recoveries is not None and not is_count(settings.max_recoveries):
         bad("max_recoveries", f"{settings.max_recoveries!r} is not a whole number above 0")
     if not is_count(settings.max_visits):

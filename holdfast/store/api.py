@@ -7,7 +7,8 @@ Transaction contract
 - `commit` is the one write path for runs. It takes the commits of different runs as one group and lands them in ONE
   database transaction, durable when it returns. Each commit names its run, the token it holds and the last `seq` it
   knows (the fence); one whose fence does not match is refused alone, the others land. A group that fails for another
-  reason than the disk or the connection is tried again one commit at a time, and only the bad one fails.
+  reason than the disk or the connection is tried again one commit at a time, and only the bad one fails. Either way
+  the database is afterwards as if the commits had been made one after the other, in the order of the group.
 - Rows of one commit land together or not at all.
 - Readers see only what was committed, and never block the writer.
 - A commit whose outcome is unknown raises OutcomeUnknown, and the store refuses everything from then on.
@@ -15,7 +16,7 @@ Transaction contract
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -46,6 +47,8 @@ class RunRow(msgspec.Struct, gc=False, kw_only=True):
     created_at: int
     started_at: int | None
     finished_at: int | None
+    queue: str = "default"
+    """Which engines may drive the run: those that serve this queue."""
 
 
 class NodeRow(NamedTuple):
@@ -229,7 +232,8 @@ class Commit(msgspec.Struct, gc=False):
     timers: Sequence[TimerRow] = ()
     outcomes: Sequence[MessageOutcome] = ()
     messages: Sequence[MessageRow] = ()
-    """To other runs (insert only, `no` is ignored). A message_id that exists already is left as it is."""
+    """To other runs, in the order in which they arrive (insert only, `no` is ignored). A message_id that exists already
+    is left as it is. What a run that has ended will never read is dead at once, as by `ends`."""
     children: Sequence[Commit] = ()
     """New runs that this commit creates, each with its first rows. A run_id that is taken refuses the whole commit."""
     ends: bool = False
@@ -342,10 +346,16 @@ class Store(Protocol):
     """What a driver offers. Verbs that write are called through one writer; verbs that read may run beside it.
 
     Synchronous by design on SQLite; the engine calls the writing ones from its writer thread (or, embedded with one
-    live run, from the loop). `now` is always passed in, in microseconds.
+    live run, from the loop). Instants are passed in, in microseconds.
     """
 
     url: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether engines on other machines use it, too: then its clock is everybody's (`now`), and any thread may call
+        any verb. Else this machine's clock is, and the verbs that write are the writer's."""
+        ...
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -362,17 +372,33 @@ class Store(Protocol):
 
     def register_engine(self, row: EngineRow) -> None: ...
     def renew_engine(self, engine: str, expires_at: int) -> bool:
-        """False: the row is gone, that is, somebody declared us dead."""
+        """False: the row is gone, that is, somebody declared us dead. Of a shared store it is tried at once and only
+        once, whatever else is asked of the store; StoreError: it may have happened or not."""
         ...
 
-    def remove_engine(self, engine: str) -> int:
+    def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
         """Takes an engine off the list (it stopped, or it is dead) and frees its runs: their `engine` becomes None and
-        their token grows, so that whatever the old owner still sends is refused. The number of runs freed."""
+        their token grows, so that whatever the old owner still sends is refused. Its places in shared pools are free,
+        too. The number of runs freed.
+
+        With `expires_at`, the expiry that it was judged by, nothing changes when it has another one by now: it lives,
+        and the answer is None."""
+        ...
+
+    def take_slots(self, engine: str, pool: str, wanted: int, limit: int) -> int:
+        """How many of the wanted places of a pool the engine gets now, beside those that it has: never more than
+        `limit` minus what all engines hold; none when it is not on the list. They belong to its lease and go with
+        it."""
+        ...
+
+    def give_slots(self, engine: str, pool: str, count: int) -> None:
+        """Gives back places of a pool; more than the engine holds are all of them."""
         ...
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
         """Take the lease of those of these runs that are not on hold and unowned, and either unfinished or asked for
-        something (a `new` message): the token grows by one. The rows that were won, after the change."""
+        something (a `new` message): the token grows by one. The rows that were won, after the change, in the order in
+        which they were asked for."""
         ...
 
     def release(self, leases: Sequence[tuple[int, int]]) -> int:
@@ -390,8 +416,8 @@ class Store(Protocol):
     # reading --------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> RunRow | None: ...
     def run_by_no(self, run_no: int) -> RunRow | None: ...
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int]]:
-        """(run_no, root_no, workflow, version) of those of these runs that exist."""
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str]]:
+        """(run_no, root_no, workflow, version, queue) of those of these runs that exist, by number."""
         ...
 
     def runs(
@@ -411,19 +437,26 @@ class Store(Protocol):
         ...
 
     def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
-        """The rows that belong to these runs' memory, in the order of their first scheduling where known."""
+        """The rows that belong to these runs' memory: by run, and of one in the order in which they first came."""
         ...
 
     def nodes(self, run_no: int) -> list[NodeRow]:
-        """All rows of a run, closed scopes too."""
+        """All rows of a run, closed scopes too, in the order in which they first came; of those that came in one commit
+        the open ones first."""
         ...
 
     def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
-        """Rows of these nodes on one visit whose path starts with `path_prefix`, whether open or not."""
+        """Rows of these nodes on one visit whose path starts with `path_prefix`, whether open or not; in that order."""
         ...
 
-    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]: ...
-    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]: ...
+    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
+        """By run, and of one in the order in which they were opened."""
+        ...
+
+    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
+        """By `due_at`, run and name."""
+        ...
+
     def due_timers(
         self,
         now: int,
@@ -431,15 +464,18 @@ class Store(Protocol):
         workflows: Sequence[str],
         root_nos: Sequence[int] | None = None,
         *,
+        queues: Sequence[str] | None = None,
         after: TimerRow | None = None,
     ) -> list[TimerRow]:
         """Timers due of runs that could be claimed (unfinished, no owner, no hold) and are of these workflows (with
-        `root_nos`: and belong to these runs), oldest first; of those behind `after`, the last one of a page."""
+        `root_nos`: and belong to these runs; with `queues`: and are in one of these), oldest first; of those behind
+        `after`, the last one of a page."""
         ...
 
     def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
         """(run_no, child's run_id) of runs without an owner that wait for a child that has ended, among about `limit`
-        waits for children, of runs with a number above `after_no`; and the number behind which to go on, or 0."""
+        waits for children, of runs with a number above `after_no`; and the number behind which to go on, or 0. By run,
+        and of one in the order in which the waits were opened."""
         ...
 
     def next_timer(self) -> int | None:
@@ -487,38 +523,73 @@ class Store(Protocol):
         limit: int = 100,
         after: tuple[int, str] | None = None,
     ) -> list[AskedRow]:
-        """What people are asked by unfinished runs, oldest first: open waits of these kinds (of `OF_PEOPLE`), of one
-        basket, of one assignee. `after` is the (since, wait_id) of the last one of the page before."""
+        """What people are asked by unfinished runs, by (since, wait_id): open waits of these kinds (of `OF_PEOPLE`), of
+        one basket, of one assignee. `after` is the (since, wait_id) of the last one of the page before."""
         ...
 
     def wait(self, wait_id: str) -> list[AskedRow]:
-        """The waits for people, open or closed, that have this id; else those whose id begins with it, at most 10."""
+        """The waits for people, open or closed, that have this id; else those whose id begins with it, at most 10. By id,
+        and in the order in which they were opened."""
         ...
 
     def baskets(self) -> list[BasketRow]:
         """Every basket in which something lies, by name."""
         ...
 
-    def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
-        """(run_no, workflow, version) of runs that want to be advanced and that nobody holds: created, running and
-        recovering ones without owner and hold, and any other ones without owner and hold that have a `new` message.
-        (Suspended ones whose timer is due come from `due_timers`.) Highest priority first, then oldest."""
+    def unowned_versions(self) -> list[tuple[str, int]]:
+        """(workflow, version) of runs that want to be advanced and that nobody holds, each once, in order. Costs the
+        same beside any number of runs that wait or have ended, and with any number of runs of each version."""
+        ...
+
+    def claimable(
+        self,
+        versions: Sequence[tuple[str, int]],
+        *,
+        queues: Sequence[str] | None = None,
+        root_nos: Sequence[int] | None = None,
+        limit: int = 1_000,
+    ) -> list[tuple[int, str, int]]:
+        """(run_no, workflow, version) of runs of these versions that want to be advanced and that nobody holds:
+        created, running and recovering ones without owner and hold, and any other ones without owner and hold that have
+        a `new` message. (Suspended ones whose timer is due come from `due_timers`.) With `queues`: in one of these;
+        with `root_nos`: of these runs and their descendants. Of each version at most `limit`; highest priority first,
+        then oldest. Costs what it gives; with `root_nos` also what of these versions others could claim."""
         ...
 
     def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
-        """Those of these runs whose rows do not know the last event of their journal, or know one that is not there."""
+        """Those of these runs whose rows do not know the last event of their journal, or know one that is not there; by
+        number."""
         ...
 
     def unfinished_count(self) -> int: ...
-    def engines(self) -> list[EngineRow]: ...
+    def engines(self) -> list[EngineRow]:
+        """Who is on the list, by `started_at` and name."""
+        ...
+
+    def loads(self) -> dict[str, int]:
+        """How many runs each engine owns; who owns none is left out."""
+        ...
+
     def unknown_owners(self) -> list[str]:
-        """Engines that hold runs and are not on the list, so that nobody would notice their end."""
+        """Engines that hold runs and are not on the list, so that nobody would notice their end; by name."""
         ...
 
     def version(self, workflow: str, version: int) -> VersionRow | None: ...
     def latest_version(self, workflow: str) -> VersionRow | None: ...
-    def changed(self) -> bool:
-        """Whether somebody else has written since this was last asked (cheap; called 20 times a second)."""
+    def now(self) -> int:
+        """The time by the clock that all engines of the store share, in microseconds since 1970. Like `renew_engine`,
+        it waits for nobody."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """From now on, and until it is closed, call `wake`, in any thread, soon after somebody has written something
+        that wants an owner: sent a message, created a run that nobody owns, given back a lease. Only a hint: it may
+        come for nothing, and may not come at all."""
+        ...
+
+    def changed(self) -> bool | None:
+        """Whether somebody else has written since this was last asked (cheap; called 20 times a second). None: the
+        database cannot be reached now, and whoever asks it for anything else waits until it can."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -537,8 +608,9 @@ class Store(Protocol):
 
     def run_numbers(self, first_no: int, last_no: int) -> list[int]: ...
     def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
-        """The runs with these numbers to which something applies, or rows that belong to no run with such a number.
-        Checks that have to do with age mean what happened before the instant `before`."""
+        """The runs with these numbers to which something applies, or rows that belong to no run with such a number; by
+        run, and of one by place (node, path) and what was found. Checks that have to do with age mean what happened
+        before the instant `before`."""
         ...
 
     def health(self, *, thorough: bool) -> Health:

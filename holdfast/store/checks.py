@@ -53,7 +53,8 @@ class Checks(Reads):
 
     def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
         bindings = (first_no, last_no, before) if check in _DATED else (first_no, last_no)
-        return [Suspect._make(row) for row in self._rows(f"suspect_{check}", bindings)]
+        found = [Suspect._make(row) for row in self._rows(f"suspect_{check}", bindings)]
+        return sorted(found, key=lambda one: (one.run_no, one.node or "", one.path or "", one.found))
 
     def versions(self) -> list[VersionRow]:
         return [VersionRow._make(row) for row in self._rows("all_versions")]

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import apsw
 
 from holdfast.model.errors import NewerStore, NotOurStore, StoreError
+from holdfast.store.contents import refuse_unfinished
 from holdfast.store.statements import load
 
 APPLICATION_ID = 0x486F6C64
@@ -70,7 +71,7 @@ def header_fits(header: bytes) -> bool:
 
 
 def inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
-    """What is to be applied to this SQLite database. Only reads; raises NotOurStore or NewerStore."""
+    """What is to be applied to this SQLite database. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
     sql = load("sqlite")
     tables = {name for (name,) in connection.execute(sql["tables"])}
     application_id = connection.pragma("application_id")
@@ -79,8 +80,10 @@ def inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ...
     if application_id != APPLICATION_ID or not tables >= {"store_meta", "store_migrations"}:
         raise NotOurStore(f"{where} is a database of another program. Choose another file; nothing was changed.")
     applied = {number: checksum for number, _, checksum in connection.execute(sql["applied_migrations"])}
-    rows = connection.execute(sql["schema_version"]).fetchall()
-    if [(max(applied, default=0),)] != rows:
+    versions = [version for (version,) in connection.execute(sql["schema_version"])]
+    for version in versions:
+        refuse_unfinished(version, where)
+    if versions != [max(applied, default=0)]:
         raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
     return pending(known, applied, where)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 import asyncpg
@@ -33,6 +34,7 @@ from holdfast.store.postgres_connections import (
 )
 from holdfast.store.postgres_doctor import PostgresDoctor, Work
 from holdfast.store.postgres_group import Landing, portions
+from holdfast.store.postgres_listening import Listener
 from holdfast.store.postgres_migrate import migrate
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.reads import run_row
@@ -46,6 +48,13 @@ STARTING_SECONDS: Final = 10.0
 CLAIM_ROUNDS: Final = 3
 """How often a claim looks again at runs that somebody was writing to: they are locked for a commit's time."""
 
+RENEWAL_SECONDS: Final = 4.0
+"""How long an answer to a renewal may take: of a lease of 10 s, a third of which has passed, it leaves time to try it
+again over another connection, should this one have died."""
+
+LOOK_SECONDS: Final = 2.0
+"""How long a look at what has changed may take: whoever looks, often on an event loop, does not wait for a network."""
+
 _T = TypeVar("_T")
 
 
@@ -56,13 +65,21 @@ class PostgresStore(PostgresDoctor):
     one of its kinds, and OutcomeUnknown from a verb that writes when the server did not come back in time.
     """
 
-    def __init__(self, url: str) -> None:
+    is_shared: Final = True
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
         self._address = address(url)
+        self._create = create
         self.url = self._address.shown
         self._sql = Statements(self._address.schema)
         self._lock = threading.Lock()
         self._connections: Connections | None = None
+        self._reserved = self._of_the_lease()
+        self._listener: Listener | None = None
         self._changes = Changes()
+        self._is_away = False
+        """The last that was heard of the server is that it could not be reached."""
+        self._awaiting: threading.Thread | None = None
         self._closing = threading.Event()
         self._pid = 0
         self._closed_because = "it is not open"
@@ -70,12 +87,14 @@ class PostgresStore(PostgresDoctor):
     # lifecycle ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Makes the schema, or brings it to the newest version; a server or a database that is refused is untouched."""
+        """Makes the schema (not with `create=False`), or brings it to the newest version; a server or a database that
+        is refused is untouched."""
         with self._lock:
             if self._connections is not None:
                 raise StoreError(f"{self.url} is open already.")
             self._closing.clear()
             connections = Connections(self._address)
+            self._reserved = self._of_the_lease()
             patience = Patience(STARTING_SECONDS, self._closing, self.url)
             while True:
                 try:
@@ -90,9 +109,12 @@ class PostgresStore(PostgresDoctor):
             self._pid = os.getpid()
             self._connections = connections
 
+    def _of_the_lease(self) -> Connections:
+        return Connections(self._address._replace(connections=1), RENEWAL_SECONDS)
+
     def _prepare(self, connections: Connections) -> None:
         with connections.lend() as connection:
-            connection.wait(migrate(connection.raw, self._sql, self._address.schema, self.url))
+            connection.wait(migrate(connection.raw, self._sql, self._address.schema, self.url, create=self._create))
             self._changes.look(_snapshot(connection, self._sql))
 
     def close(self) -> None:
@@ -125,11 +147,38 @@ class PostgresStore(PostgresDoctor):
         self._write("put_engine", row)
 
     def renew_engine(self, engine: str, expires_at: int) -> bool:
-        return len(self._write("renew_engine", (engine, expires_at))) == 1
+        renewed = self._at_once("renew_engine", (engine, expires_at))
+        self._note(renewed)
+        return len(renewed) == 1
 
-    def remove_engine(self, engine: str) -> int:
-        freed: int = self._write("remove_engine", (engine,))[0][0]
+    def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
+        freed: int | None = self._write("remove_engine", (engine, expires_at))[0][0]
         return freed
+
+    def take_slots(self, engine: str, pool: str, wanted: int, limit: int) -> int:
+        return self._change_slots(pool, "take_slots", (engine, pool, wanted, limit))
+
+    def give_slots(self, engine: str, pool: str, count: int) -> None:
+        self._change_slots(pool, "give_slots", (engine, pool, count))
+
+    def _change_slots(self, pool: str, name: str, bindings: tuple[Any, ...]) -> int:
+        """Changes places of a pool, once: what may have happened before is asked of the server, by the number of the
+        transaction, when nobody else is at this pool."""
+        key = f"holdfast {self._address.schema} {pool}"
+        earlier: list[tuple[int, int]] = []
+
+        async def write(raw: Raw, _: bool) -> int:
+            async with raw.transaction(isolation="read_committed"):
+                await raw.fetch(self._sql["lock_pool"], key)
+                for places, transaction in earlier:
+                    if await raw.fetchval(self._sql["has_committed"], str(transaction)):
+                        return places
+                ((places, transaction),) = await raw.fetch(self._sql[name], *bindings)
+                self._changes.add_own(transaction)
+                earlier.append((places, transaction))
+            return cast(int, places)
+
+        return self._do(write)
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
         won: dict[int, RunRow] = {}
@@ -187,20 +236,43 @@ class PostgresStore(PostgresDoctor):
     # reading (the verbs are in reads.py and checks.py) ----------------------------------------------------------
 
     def now(self) -> int:
-        """The time by the clock that every engine of this store shares, in microseconds."""
-        moment: int = self._rows("now")[0][0]
+        moment: int = self._at_once("now")[0][0]
         return moment
 
-    def changed(self) -> bool:
-        """Whether somebody else has written since this was last asked. While all connections are in use, or the server
-        is away, the answer is no: whoever asks, asks again soon."""
-        with self._check().lend_idle() as connection:
-            if connection is None:
-                return False
-            try:
-                return self._changes.look(_snapshot(connection, self._sql))
-            except LOST:
-                return False
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Behind a pooler nobody can be listened to, and asking again and again has to do."""
+        self._check()
+        if not self._address.is_pooled and self._listener is None:
+            self._listener = Listener(self._address, wake)
+
+    def changed(self) -> bool | None:
+        """Whether somebody else has written since this was last asked. While all connections are in use the answer is
+        no: whoever asks, asks again soon. None: the server is away; a thread waits for it to come back."""
+        connections = self._check()
+        try:
+            with connections.lend_idle() as connection:
+                if connection is None and not self._is_away:
+                    return False
+                if connection is not None:
+                    told = self._changes.look(_snapshot(connection, self._sql))
+                    self._is_away = False
+                    return told
+        except LOST:
+            connections.drop_idle()
+            self._is_away = True
+        self._await_server()
+        return None
+
+    def _await_server(self) -> None:
+        """Lets a thread try until the server answers, should nobody else be trying."""
+        with self._lock:
+            if self._awaiting is None or not self._awaiting.is_alive():
+                self._awaiting = threading.Thread(target=self._ask_until_answered, name="holdfast-away", daemon=True)
+                self._awaiting.start()
+
+    def _ask_until_answered(self) -> None:
+        with suppress(HoldfastError):
+            self._rows("now")
 
     def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
         async def read(raw: Raw, _: bool) -> list[Any]:
@@ -231,6 +303,21 @@ class PostgresStore(PostgresDoctor):
         self._note(records)
         return [tuple(record)[:-1] for record in records]
 
+    def _at_once(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        """One statement over the connection that is kept for the lease: nobody else's work is waited for, and a server
+        that is away is not. Whoever asks, asks again soon, and for something else by then. Raises StoreError; what was
+        asked may have happened."""
+        self._check()
+        for is_last in (False, True):  # the connection may have died since it was last used
+            try:
+                with self._reserved.lend() as connection:
+                    return list(map(tuple, connection.wait(connection.raw.fetch(self._sql[name], *bindings))))
+            except (*LOST, *ROLLED_BACK, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._reserved.drop_idle()
+                if is_last:
+                    raise translated(error, self.url) from error
+        raise AssertionError
+
     def _landing(self, raw: Raw, again: bool) -> Landing:
         return Landing(raw, self._sql, self._changes.add_own, in_doubt=again)
 
@@ -252,8 +339,11 @@ class PostgresStore(PostgresDoctor):
             lent: Connection | None = None
             try:
                 with connections.lend() as lent:
-                    return work(lent, again)
+                    done = work(lent, again)
+                self._is_away = False
+                return done
             except (*LOST, StoreReadOnly) as error:
+                self._is_away = True
                 again = again or lent is not None
                 connections.drop_idle()
                 self._wait(patience, error, in_doubt=again and writes)
@@ -290,13 +380,17 @@ class PostgresStore(PostgresDoctor):
         with self._lock:
             self._closed_because = reason
             connections, self._connections = self._connections, None
+            listener, self._listener = self._listener, None
         self._closing.set()
+        self._reserved.close()
+        if listener is not None:
+            listener.close()
         if connections is not None:
             connections.close()
 
 
 def _snapshot(connection: Connection, sql: Statements) -> str:
-    ((text,),) = connection.wait(connection.raw.fetch(sql["snapshot"]))
+    ((text,),) = connection.wait(connection.raw.fetch(sql["snapshot"], timeout=LOOK_SECONDS))
     return str(text)
 
 

@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from holdfast.model.errors import HoldfastError, StoreError, StoreFull, StoreMissing, StoreReadOnly
+from holdfast.store import postgres_arrays
 from holdfast.store.statements import load
 
 CONNECTIONS: Final = 8
@@ -89,6 +90,7 @@ _T = TypeVar("_T")
 _SCHEMES = ("postgresql", "postgres")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _SERVER = load("postgres")["server"]
+_GIVEN_UP = "the store is being closed"
 
 
 class Address(NamedTuple):
@@ -149,17 +151,49 @@ class Connection:
     as it does while SQLite works.
     """
 
-    def __init__(self, where: Address) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.SelectorEventLoop()
-        try:
-            self.raw: Raw = self.wait(_connect(where))
-            self.wait(_verify(self.raw, where.shown))
-        except BaseException:
-            self.drop()
-            raise
+        self._raw: Raw | None = None
+        self._is_given_up = False
+
+    def connect(self, where: Address, answer_seconds: float) -> None:
+        """Meets the server. Nobody uses a connection that is refused."""
+        self._raw = self.wait(_connect(where, answer_seconds))
+        postgres_arrays.use(self._raw)
+        self.wait(_verify(self._raw, where.shown))
+
+    @property
+    def raw(self) -> Raw:
+        assert self._raw is not None
+        return self._raw
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was not connected yet."""
+        return self._raw is None
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Does `work`, which may use nothing but this connection, and returns when it is done."""
+        if self._is_given_up:
+            work.close()
+            raise ConnectionAbortedError(_GIVEN_UP)
+        try:
+            return self._run(work)
+        except asyncio.CancelledError:
+            raise ConnectionAbortedError(_GIVEN_UP) from None
+
+    def give_up(self) -> None:
+        """Lets whoever waits for an answer over it wait no longer. Any thread may call this, and no other method of a
+        connection that is lent to somebody else."""
+        self._is_given_up = True
+        with suppress(RuntimeError):  # its loop is closed already
+            self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in tasks.all_tasks(self._loop):
+            task.cancel()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         running = events._get_running_loop()
         if running is None:
             return self._loop.run_until_complete(work)
@@ -179,7 +213,8 @@ class Connection:
     @property
     def is_usable(self) -> bool:
         """Whether it can be lent again: the server answers, and no transaction is under way."""
-        return not self.raw.is_closed() and not self.raw.is_in_transaction()
+        sound = self._raw is not None and not self._raw.is_closed() and not self._raw.is_in_transaction()
+        return sound and not self._is_given_up
 
     def close(self) -> None:
         """Says good-bye to the server."""
@@ -191,10 +226,22 @@ class Connection:
         """Leaves at once; the server notices by itself."""
         if self._loop.is_closed():
             return
-        if (raw := getattr(self, "raw", None)) is not None:
-            raw.terminate()
-        self.wait(_end_tasks())
+        if self._raw is not None:
+            self._raw.terminate()
+        with suppress(asyncio.CancelledError):
+            self._run(_end_tasks())
         self._loop.close()
+
+
+def connected(where: Address) -> Connection:
+    """A connection of one's own, of no pool."""
+    connection = Connection()
+    try:
+        connection.connect(where, STATEMENT_SECONDS)
+    except BaseException:
+        connection.drop()
+        raise
+    return connection
 
 
 async def _end_tasks() -> None:
@@ -206,12 +253,12 @@ async def _end_tasks() -> None:
     await asyncio.sleep(0)
 
 
-async def _connect(where: Address) -> Raw:
+async def _connect(where: Address, answer_seconds: float) -> Raw:
     settings = {"application_name": "holdfast"}
     return await asyncpg.connect(
         where.dsn,
-        timeout=CONNECT_SECONDS,
-        command_timeout=STATEMENT_SECONDS,
+        timeout=min(CONNECT_SECONDS, answer_seconds),
+        command_timeout=answer_seconds,
         statement_cache_size=0 if where.is_pooled else STATEMENTS_KEPT,
         max_cached_statement_lifetime=0,
         max_cacheable_statement_size=0,
@@ -243,9 +290,11 @@ async def _verify(raw: Raw, shown: str) -> None:
 class Connections:
     """The connections of one store. Any thread may ask for one; who finds all of them lent waits."""
 
-    def __init__(self, where: Address) -> None:
+    def __init__(self, where: Address, answer_seconds: float = STATEMENT_SECONDS) -> None:
         self._where = where
+        self._answer_seconds = answer_seconds
         self._idle: list[Connection] = []
+        self._at_work: set[Connection] = set()
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(where.connections)
         self._closed = False
@@ -253,7 +302,9 @@ class Connections:
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """A connection for the time of a block: an idle one, else a new one."""
-        with self._places, self._lent(self._take_idle() or Connection(self._where)) as connection:
+        with self._places, self._lent(self._take_idle() or Connection()) as connection:
+            if connection.is_new:
+                connection.connect(self._where, self._answer_seconds)
             yield connection
 
     @contextmanager
@@ -271,6 +322,10 @@ class Connections:
 
     @contextmanager
     def _lent(self, connection: Connection) -> Iterator[Connection]:
+        with self._lock:
+            self._at_work.add(connection)
+            if self._closed:
+                connection.give_up()
         try:
             yield connection
         except BaseException as error:
@@ -286,10 +341,12 @@ class Connections:
             connection.drop()
 
     def close(self) -> None:
-        """Closes the idle ones now, and those that are lent when they come back."""
+        """Closes the idle ones. Those that are lent answer no more, and are closed when they come back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for connection in self._at_work:
+                connection.give_up()
         for connection in idle:
             connection.close()
 
@@ -298,14 +355,12 @@ class Connections:
             return self._idle.pop() if self._idle else None
 
     def _give_back(self, connection: Connection, *, is_sound: bool) -> None:
-        if is_sound and connection.is_usable:
-            with self._lock:
-                if not self._closed:
-                    self._idle.append(connection)
-                    return
-            connection.close()
-        else:
-            connection.drop()
+        with self._lock:
+            self._at_work.discard(connection)
+            if is_sound and connection.is_usable:
+                self._idle.append(connection)
+                return
+        connection.drop()
 
 
 class Patience:

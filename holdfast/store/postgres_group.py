@@ -42,6 +42,7 @@ _DURABLE = Landed(None)
 _STAYS = (None,) * 7
 """Of a run that only goes on, among others of which more changes."""
 _run_no = attrgetter("run_no")
+_is_open = attrgetter("is_open")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
@@ -62,7 +63,7 @@ class Landing:
         if len({commit.run_no for commit in group}) < len(group):
             return await self._land_halves(group)
         try:
-            await self._write(_Rows(sorted(group, key=_run_no)))
+            await self._write(_Rows(group))
         except FENCED:
             return await self._land_others(group)
         except BAD_COMMIT as error:
@@ -163,6 +164,7 @@ class _Rows:
         self._gone: list[tuple[Any, ...]] = []
         for commit in group:
             self._take(commit)
+        self._nodes.sort(key=_is_open, reverse=True)  # of those that come together the open ones are the first
         waits, timers = _layers(self._waits, 2), _layers(self._timers, 2)
         outcomes = _layers(self._outcomes, 1)
         settled_last = bool(self.ended)  # what a run has settled itself is not for close_inbox
@@ -187,9 +189,8 @@ class _Rows:
 
     def _fence(self) -> list[Part]:
         if not self._moves:
-            return _part("fence_steps", self._steps)
-        steps = [step + _STAYS for step in self._steps]
-        return [("fence_moves", sorted(self._moves + steps) if steps else self._moves)]
+            return _part("fence_steps", sorted(self._steps))
+        return [("fence_moves", sorted(self._moves + [step + _STAYS for step in self._steps]))]
 
     def _take(self, commit: Commit) -> None:
         change = commit.change

@@ -11,20 +11,31 @@ from __future__ import annotations
 
 import secrets
 
-from holdfast.model.errors import NotOurStore, StoreError
+from holdfast.model.errors import NotOurStore, StoreError, StoreMissing
+from holdfast.store.contents import refuse_unfinished
 from holdfast.store.migrate import Migration, migrations, pending
 from holdfast.store.postgres_connections import Raw
 from holdfast.store.postgres_statements import Statements, in_schema
 
 
 async def migrate(
-    connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...] | None = None
+    connection: Raw,
+    sql: Statements,
+    schema: str,
+    where: str,
+    known: tuple[Migration, ...] | None = None,
+    *,
+    create: bool = True,
 ) -> int:
-    """Brings a schema to the newest version; the number of migrations applied here."""
+    """Brings a schema to the newest version; the number of migrations applied here. Without `create` one that is not
+    there is not made."""
     if known is None:
         known = migrations("postgres")
-    if not await inspect(connection, sql, schema, where, known):
+    missing = await inspect(connection, sql, schema, where, known)
+    if not missing:
         return 0
+    if missing == known and not create:
+        raise StoreMissing(f"{where}: nothing of Holdfast is in the schema {schema} of this database.")
     async with connection.transaction(isolation="read_committed"):
         await connection.fetch(sql["one_at_a_time"], schema)
         missing = await inspect(connection, sql, schema, where, known)
@@ -41,7 +52,7 @@ async def migrate(
 async def inspect(
     connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
-    """What is to be applied. Only reads; raises NotOurStore or NewerStore."""
+    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
     tables = {name for (name,) in await connection.fetch(sql["tables"], schema)}
     if not tables:
         return known
@@ -52,6 +63,8 @@ async def inspect(
         )
     applied = {number: checksum for number, _, checksum in await connection.fetch(sql["applied_migrations"])}
     versions = [version for (version,) in await connection.fetch(sql["schema_version"])]
+    for version in versions:
+        refuse_unfinished(version, where)
     if versions != [max(applied, default=0)]:
         raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
     return pending(known, applied, where)

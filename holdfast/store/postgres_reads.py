@@ -17,5 +17,5 @@ class PostgresReads(Reads):
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
         return list(values)
 
-    def _pairs(self, values: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
         return [first for first, _ in values], [second for _, second in values]

@@ -18,11 +18,12 @@ Part = tuple[str, list[Any]]
 
 _PARAMETER = re.compile(r"\$(\d+)")
 _OUR_SCHEMA = re.compile(r"\bholdfast(?=[.;])")
+_OUR_CHANNEL = "pg_notify('holdfast'"
 
 
 def in_schema(text: str, schema: str) -> str:
-    """SQL of ours with the name of the schema that it is for."""
-    return _OUR_SCHEMA.sub(f'"{schema}"', text)
+    """SQL of ours with the name of the schema that it is for, which is also the channel in which its writers tell."""
+    return _OUR_SCHEMA.sub(f'"{schema}"', text).replace(_OUR_CHANNEL, f"pg_notify('{schema}'")
 
 
 class Statements:

@@ -56,9 +56,13 @@ class Reads(ABC):
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
         """A list as one binding."""
 
+    def _maybe(self, values: Sequence[int] | Sequence[str] | None) -> Any:
+        """The same; None limits nothing."""
+        return None if values is None else self._many(values)
+
     @abstractmethod
-    def _pairs(self, values: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-        """Pairs of numbers as bindings."""
+    def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
+        """Pairs as bindings."""
 
     def run(self, run_id: str) -> RunRow | None:
         rows = self._rows("run_by_id", (run_id,))
@@ -68,7 +72,7 @@ class Reads(ABC):
         rows = self._rows("run_by_no", (run_no,))
         return run_row(rows[0]) if rows else None
 
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int]]:
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str]]:
         return self._rows("workflows_of", (self._many(run_nos),))
 
     def runs(
@@ -81,7 +85,7 @@ class Reads(ABC):
         root_no: int | None = None,
     ) -> list[RunRow]:
         before = NUMBER_MAX if before_no is None else before_no
-        statuses = None if status is None else self._many(list(status))
+        statuses = self._maybe(status)
         if root_no is not None:
             rows = self._rows("runs_of_root", (before, limit, root_no, statuses, workflow))
         elif workflow is not None:
@@ -122,11 +126,12 @@ class Reads(ABC):
         workflows: Sequence[str],
         root_nos: Sequence[int] | None = None,
         *,
+        queues: Sequence[str] | None = None,
         after: TimerRow | None = None,
     ) -> list[TimerRow]:
-        roots = None if root_nos is None else self._many(root_nos)
         place = _FIRST_TIMER if after is None else (after.due_at, after.run_no, after.timer)
-        rows = self._rows("due_timers", (now, limit, self._many(workflows), roots, *place))
+        bindings = (now, limit, self._many(workflows), self._maybe(root_nos), *place, self._maybe(queues))
+        rows = self._rows("due_timers", bindings)
         return [TimerRow._make(row) for row in rows]
 
     def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
@@ -224,8 +229,19 @@ class Reads(ABC):
     def baskets(self) -> list[BasketRow]:
         return [BasketRow._make(row) for row in self._rows("baskets")]
 
-    def claimable(self, *, root_no: int | None = None, limit: int = 10_000) -> list[tuple[int, str, int]]:
-        return self._rows("claimable", (root_no, limit))
+    def unowned_versions(self) -> list[tuple[str, int]]:
+        return self._rows("unowned_versions")
+
+    def claimable(
+        self,
+        versions: Sequence[tuple[str, int]],
+        *,
+        queues: Sequence[str] | None = None,
+        root_nos: Sequence[int] | None = None,
+        limit: int = 1_000,
+    ) -> list[tuple[int, str, int]]:
+        narrowed = (self._maybe(queues), self._maybe(root_nos), limit)
+        return self._rows("claimable", (*self._pairs(versions), *narrowed))
 
     def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
         return [run_no for (run_no,) in self._rows("differing_heads", (self._many(run_nos),))]
@@ -236,6 +252,9 @@ class Reads(ABC):
 
     def engines(self) -> list[EngineRow]:
         return [EngineRow._make(row) for row in self._rows("engines")]
+
+    def loads(self) -> dict[str, int]:
+        return dict(self._rows("loads"))
 
     def unknown_owners(self) -> list[str]:
         return [engine for (engine,) in self._rows("unknown_owners")]

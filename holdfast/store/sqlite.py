@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import apsw
 
@@ -40,8 +41,11 @@ class SqliteStore(SqliteDoctor):
     `vfs` names an apsw VFS; tests inject faults with one.
     """
 
-    def __init__(self, url: str, *, vfs: str | None = None) -> None:
+    is_shared: Final = False
+
+    def __init__(self, url: str, *, vfs: str | None = None, create: bool = True) -> None:
         self.url = url
+        self._create = create
         self._path = database_path(url)
         self._where = str(self._path or ":memory:")
         self._vfs = vfs
@@ -56,7 +60,8 @@ class SqliteStore(SqliteDoctor):
     # lifecycle ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Creates the file, or brings it to the newest schema; a file that is refused is untouched."""
+        """Creates the file (not with `create=False`), or brings it to the newest schema; a file that is refused is
+        untouched."""
         with self._lock:
             if self._writer is not None:
                 raise StoreError(f"{self._where} is open already.")
@@ -64,7 +69,7 @@ class SqliteStore(SqliteDoctor):
                 if self._path is None:
                     self._writer = open_memory()
                 else:
-                    self._writer = open_writer(self._path, self._vfs)
+                    self._writer = open_writer(self._path, self._vfs, create=self._create)
                     self._readers = Readers(self._path, self._vfs)
                 self._cursor = self._writer.cursor()
                 self._pid = os.getpid()
@@ -107,16 +112,37 @@ class SqliteStore(SqliteDoctor):
     def renew_engine(self, engine: str, expires_at: int) -> bool:
         return self._change("renew_engine", (engine, expires_at)) == 1
 
-    def remove_engine(self, engine: str) -> int:
-        def remove(cursor: apsw.Cursor) -> int:
-            cursor.execute(_SQL["delete_engine"], (engine,))
-            cursor.execute(_SQL["free_runs"], (engine,))
-            return cursor.connection.changes()
+    def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
+        def remove(cursor: apsw.Cursor) -> int | None:
+            cursor.execute(_SQL["delete_engine"], (engine, expires_at))
+            if cursor.execute(_SQL["is_engine"], (engine,)).fetchall():
+                return None
+            cursor.execute(_SQL["delete_slots"], (engine,))
+            return cursor.execute(_SQL["free_runs"], (engine,)).connection.changes()
 
         return self._transaction(remove)
 
+    def take_slots(self, engine: str, pool: str, wanted: int, limit: int) -> int:
+        def take(cursor: apsw.Cursor) -> int:
+            rows = cursor.execute(_SQL["free_slots"], (engine, pool, limit)).fetchall()
+            free = cast(int, rows[0][0]) if rows else 0
+            taken = max(0, min(wanted, free))
+            if taken:
+                cursor.execute(_SQL["take_slots"], (engine, pool, taken))
+            return taken
+
+        return self._transaction(take)
+
+    def give_slots(self, engine: str, pool: str, count: int) -> None:
+        def give(cursor: apsw.Cursor) -> None:
+            cursor.execute(_SQL["give_slots"], (engine, pool, count))
+            cursor.execute(_SQL["drop_empty_slots"], (engine, pool))
+
+        self._transaction(give)
+
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
-        return [run_row(row) for row in self._write("claim", (engine, as_json(run_nos)))]
+        won = {row[0]: run_row(row) for row in self._write("claim", (engine, as_json(run_nos)))}
+        return [won[run_no] for run_no in dict.fromkeys(run_nos) if run_no in won]
 
     def release(self, leases: Sequence[tuple[int, int]]) -> int:
         return self._transaction(lambda cursor: _release(cursor, leases)) if leases else 0
@@ -128,6 +154,12 @@ class SqliteStore(SqliteDoctor):
         return self._transaction(lambda cursor: _send(cursor, messages)) if messages else []
 
     # reading (the verbs are in reads.py and checks.py) ----------------------------------------------------------
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Nobody tells anything here: to ask again and again is cheap."""
 
     def changed(self) -> bool:
         """Whether somebody else has written since this was last asked. While a group is being written the answer is no:

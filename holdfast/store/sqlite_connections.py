@@ -75,9 +75,12 @@ def open_memory() -> apsw.Connection:
     return connection
 
 
-def open_writer(path: Path, vfs: str | None = None) -> apsw.Connection:
+def open_writer(path: Path, vfs: str | None = None, *, create: bool = True) -> apsw.Connection:
     """The writing connection of a file that is ours, new or with the newest schema; a refused one is untouched."""
-    _create(path)
+    if create:
+        _create(path)
+    elif not path.exists():
+        raise StoreMissing(f"there is no database {path}.")
     if path.stat().st_size == 0:
         _open_wal(path, vfs).close()  # the schema first, so that the WAL is free to be grown
     _probe(path, vfs)
@@ -85,6 +88,17 @@ def open_writer(path: Path, vfs: str | None = None) -> apsw.Connection:
 
 
 def _open_wal(path: Path, vfs: str | None) -> apsw.Connection:
+    connection = open_bare(path, vfs)
+    try:
+        patiently(lambda: migrate(connection, str(path)))
+    except BaseException:
+        _leave(connection)
+        raise
+    return connection
+
+
+def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """A connection that writes, with our settings, to a file that is there; whose file that is nobody asked."""
     connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         if connection.readonly("main"):
@@ -93,12 +107,16 @@ def _open_wal(path: Path, vfs: str | None) -> apsw.Connection:
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -CACHE_KIB)
         connection.wal_autocheckpoint(CHECKPOINT_PAGES)
-        patiently(lambda: migrate(connection, str(path)))
     except BaseException:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.close(True)
+        _leave(connection)
         raise
     return connection
+
+
+def _leave(connection: apsw.Connection) -> None:
+    """Closes without touching the file."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close(True)
 
 
 def _probe(path: Path, vfs: str | None) -> None:

@@ -79,8 +79,7 @@ def write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]
             or commit.opens
         ):
             rare.append(commit)
-    for commit in list(rare):
-        _take_new_runs(commit, creates, nodes, events, rare)
+            _take_new_runs(commit, creates, nodes, events, rare)
 
     if steps:
         _fence(cursor, _STEP_RUNS, _SQL["step_run"], steps)

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.store.reads import Reads
 
 
-def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int, int]]) -> str:
+def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int | str, int]]) -> str:
     """A list as one binding; SQLite takes it apart with json_each."""
     return msgspec.json.encode(values).decode()
 
@@ -24,5 +24,5 @@ class SqliteReads(Reads):
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
         return as_json(values)
 
-    def _pairs(self, values: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
         return (as_json(values),)

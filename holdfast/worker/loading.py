@@ -34,8 +34,13 @@ def load_target(target: str) -> tuple[ModuleType, Any]:
     """The module and the workflow that `FILE.py:NAME` or `package.module:NAME` names; NAME may be left out when there
     is only one. UsageError when there is no such file, module or workflow, or when it cannot be imported."""
     place, name = _split(target)
-    module = load_file(place) if _looks_like_file(place) else load_module(place, os.getcwd())
+    module = load_place(place)
     return module, _named(module, name, place) if name else _only(module, place)
+
+
+def load_place(place: str) -> ModuleType:
+    """The module that `FILE.py` or `package.module` names. UsageError when it is not there or cannot be imported."""
+    return load_file(place) if _looks_like_file(place) else load_module(place, os.getcwd())
 
 
 def load_file(path: str | Path, name: str | None = None) -> ModuleType:

@@ -6,11 +6,9 @@ import getpass
 import json
 import os
 import pty
-import select
-import signal
 import sqlite3
 import subprocess
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from holdfast.cli import databases
 from holdfast.cli.waiting import LISTED_MAX, lines
 from holdfast.engine.waits import Wait
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Project, eventually
+from tests.cli.terminals import CTRL_C, CTRL_D, Terminal, on_terminal
 
 FLOWS = """
 import asyncio
@@ -196,44 +195,9 @@ def ended(project: Project) -> dict[str, Any]:
     return shown
 
 
-def typed(project: Project, answers: list[str], *args: str) -> tuple[str, int]:
-    """Run a command on a terminal and type an answer at each prompt; what was shown, and the exit code."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(project.directory)
-        os.execve(COMMAND[0], [*COMMAND, *args], ENVIRONMENT | {"TERM": "dumb"})  # noqa: S606 - our own
-    shown, left, last = b"", list(answers), b""
-    while True:
-        if not select.select([terminal], [], [], 10)[0]:
-            if not last:
-                os.kill(pid, signal.SIGKILL)
-            os.write(terminal, last)  # once more: it was typed while nobody was reading
-            last = b""
-            continue
-        try:
-            read = os.read(terminal, 4096)
-        except OSError:
-            break
-        shown += read
-        if read.strip() and shown.rstrip(b" ").endswith(b":") and left:  # the space behind a prompt may come alone
-            last = left.pop(0).encode()
-            os.write(terminal, last)
-    return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def typed_ahead(project: Project, keys: str, *args: str) -> tuple[str, str, int]:
-    """Run a command whose input is a terminal on which everything was typed before it asks."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *args],
-        cwd=project.directory, env=ENVIRONMENT, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    project.started.append(process)
-    os.write(master, keys.encode())
-    out, err = process.communicate(timeout=60)
-    os.close(master)
-    os.close(slave)
-    return out, err, process.returncode
+def on_form(project: Project, wait_id: str) -> AbstractContextManager[Terminal]:
+    """The form of `holdfast respond`, on a terminal."""
+    return on_terminal([*COMMAND, "respond", wait_id], project.directory, ENVIRONMENT)
 
 
 # --- run and resume ----------------------------------------------------------------------------------------------
@@ -408,27 +372,43 @@ def test_respond_without_input_and_without_a_terminal_says_how_to_answer(waiting
 
 def test_respond_on_a_terminal_shows_the_question_and_asks_for_each_field_once(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
-    shown, code = typed(waiting, ["yes\n", "1\n"], "respond", asked["wait_id"])
-    assert code == 0
-    assert "run r  ·  approval  ·  ask  ·  for ada  ·  basket finance  ·  until " in shown
-    assert "Ship it?\n  order  lamp\n" in shown
-    assert (shown.count("approve (yes/no)"), shown.count("tier (one of the list)")) == (1, 1)
+    with on_form(waiting, asked["wait_id"]) as terminal:
+        terminal.see("approve (yes/no): ")
+        terminal.type("yes\n")
+        terminal.see("tier (one of the list) [silver]: ")
+        terminal.type("1\n")
+        assert terminal.end() == 0
+    assert "run r  ·  approval  ·  ask  ·  for ada  ·  basket finance  ·  until " in terminal.shown
+    assert "Ship it?\n  order  lamp\n" in terminal.shown
+    assert (terminal.shown.count("approve (yes/no)"), terminal.shown.count("tier (one of the list)")) == (1, 1)
     assert waiting.json("resume", "r")["result"] == "lamp True gold"
 
 
-def test_whoever_leaves_the_form_has_sent_nothing(waiting: Project) -> None:
+@pytest.mark.parametrize("key", [CTRL_C, CTRL_D], ids=["ctrl-c", "ctrl-d"])
+def test_whoever_leaves_the_form_has_sent_nothing(waiting: Project, key: str) -> None:
     (asked,) = started(waiting, "approval")
-    out, err, code = typed_ahead(waiting, "yes\n\x04", "respond", asked["wait_id"])
-    assert code == 130
-    assert "left; nothing was sent, and the question stays open" in out + err
+    with on_form(waiting, asked["wait_id"]) as terminal:
+        terminal.see("approve (yes/no): ")
+        terminal.type("yes\n")
+        terminal.see("tier (one of the list) [silver]: ")
+        terminal.type(key)
+        assert terminal.end() == 130
+        terminal.see("left; nothing was sent, and the question stays open")
     assert waiting.json("inbox") == [asked]
 
 
 def test_a_form_prints_nothing_but_json_on_stdout_when_json_is_wanted(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
-    out, err, _ = typed_ahead(waiting, "no\n1\n", "respond", asked["wait_id"], "--json")
-    assert json.loads(out)["run_id"] == "r"
-    assert "approve (yes/no)" in err
+    ours, its = pty.openpty()
+    os.write(ours, b"no\n1\n")
+    done = subprocess.run(
+        [*COMMAND, "respond", asked["wait_id"], "--json"],
+        cwd=waiting.directory, env=ENVIRONMENT, stdin=its, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(its)
+    assert json.loads(done.stdout)["run_id"] == "r"
+    assert "approve (yes/no)" in done.stderr
 
 
 def test_respond_reaches_a_run_that_another_engine_drives(waiting: Project) -> None:

@@ -42,7 +42,7 @@ def arrange() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     if number := environ.get("CRASH_SYNC_FAILS"):
         kept.append(FailingSync(int(number)))
-        opening.SqliteStore = functools.partial(SqliteStore, vfs="failing-sync")  # type: ignore[misc, assignment]
+        opening.store_at = functools.partial(SqliteStore, vfs="failing-sync")
     if number := environ.get("CRASH_STATEMENT"):
         _die_in_migrations(int(number))
 

@@ -157,7 +157,7 @@ async def test_a_child_of_a_suspect_starts_when_the_suspect_rests(db: Path) -> N
 async def test_a_suspended_run_is_no_suspect(db: Path) -> None:
     gates.update(suspect=asyncio.Event())
     async with hf.open(url(db), recover=False) as engine:
-        asleep = await engine.start(isolation_asleep, run_id="asleep")
+        asleep = await engine.start(isolation_asleep, seconds=1.0, run_id="asleep")
         await until(lambda: engine.store.run("asleep").status == "suspended")
     connection = apsw.Connection(str(db))
     connection.execute("UPDATE run_state SET recoveries = 9")

@@ -268,8 +268,8 @@ def _everybody_is_dead(original: Any) -> Any:
 
 def _renew_in_silence(self: leases.Lease) -> None:
     try:
-        alive = self._store.renew_engine(self.engine, self._expiry(self._clock.now()))
-        self.lost = self.lost or not alive
+        if not self._store.renew_engine(self.engine, self._expiry(self._clock.now())):
+            self._declared_dead = self.engine
     except Exception:  # noqa: BLE001, S110 - this is the fault
         pass
 

@@ -175,7 +175,7 @@ def test_a_newer_store_and_one_with_another_past_are_refused(store: PostgresStor
     sql(
         url,
         "DELETE FROM holdfast.store_migrations WHERE number = 99",
-        "UPDATE holdfast.store_meta SET schema_version = 1",
+        "UPDATE holdfast.store_meta SET schema_version = (SELECT max(number) FROM holdfast.store_migrations)",
     )
     sql(url, "UPDATE holdfast.store_migrations SET checksum = 'other'")
     with pytest.raises(StoreError, match="migration 1"):
@@ -315,6 +315,8 @@ def test_writes_of_another_store_are_noticed_and_ones_own_are_not(store: Postgre
         lambda: store.claim("one", [no]),
         lambda: store.set_hold(no, 2, None),
         lambda: store.commit([step(no, 2, 2, change=end, ends=True)]),
+        lambda: store.take_slots("one", "pool", 1, 1),
+        lambda: store.give_slots("one", "pool", 1),
         lambda: store.remove_engine("one"),
     ]
     assert other.changed()

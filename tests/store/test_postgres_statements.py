@@ -21,6 +21,7 @@ from holdfast.store.postgres_statements import Statements, in_schema
 from holdfast.store.statements import load, schema
 from holdfast.testing.conformance.store import (
     change,
+    claimable,
     creation,
     make_runs,
     message,
@@ -149,8 +150,13 @@ def test_no_statement_walks_through_a_table(store: PostgresStore, url: str) -> N
 @pytest.mark.parametrize(
     ("statement", "index", "condition"),
     [
-        ("claimable", "run_state_free", "status = ANY"),
+        ("unowned_versions", "run_state_ready", "ROW(workflow, version) > ROW(ready_1.workflow, ready_1.version)"),
+        ("unowned_versions", "run_inbox_messages_new", ""),
+        ("claimable", "run_state_ready", "(workflow = p.workflow) AND (version = p.version) AND (queue = p.queue)"),
+        ("claimable", "run_state_ready", "(workflow = w.workflow) AND (version = w.version)"),
         ("claimable", "run_inbox_messages_new", ""),
+        ("loads", "run_state_owned", ""),
+        ("take_slots", "engine_slots_pkey", "pool = $2"),
         ("new_messages_unowned", "run_inbox_messages_new", ""),
         ("held_messages", "run_inbox_messages_held", "run_no = ANY"),
         ("due_timers", "run_timers_due", "ROW(due_at, run_no, timer) > ROW($5, $6, $7)"),
@@ -231,9 +237,11 @@ def test_behind_a_pooler_a_full_database_is_not_walked_through_either(postgres: 
     for table in ("run_state", "run_events", "run_waits", "run_timers"):
         sql(url, f"ANALYZE holdfast.{table}")
     asked: dict[str, tuple[Any, ...]] = {
-        "claimable": (None, 100),
+        "unowned_versions": (),
+        "claimable": (["w1", "w2"], [1, 1], ["default"], None, 100),
+        "loads": (),
         "new_messages_unowned": (),
-        "due_timers": (500, 100, ["w1"], None, 0, 0, ""),
+        "due_timers": (500, 100, ["w1"], None, 0, 0, "", ["default"]),
         "next_timer": (),
         "asked": (["input"], 0, "", 50),
         "runs": (19_000, 20),
@@ -256,6 +264,19 @@ def test_behind_a_pooler_a_full_database_is_not_walked_through_either(postgres: 
     asking(url, explain)
     assert [row.run_no for row in store.runs(status=["completed"], limit=2)] == [20_000, 19_998]
     assert store.next_timer() == 1
+    store.close()
+
+
+def test_runs_of_an_earlier_version_are_in_the_default_queue(postgres: PostgresServer) -> None:
+    url = postgres.url()
+    name = address(url).schema
+    asking(url, lambda connection: migrate(connection, Statements(name), name, "test", migrations("postgres")[:1]))
+    columns = "1, 'run_1', 'order', 1, 'created', 1, 1, '', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
+    sql(url, f"INSERT INTO holdfast.run_state VALUES ({columns})")  # noqa: S608 - words of ours
+    store = PostgresStore(url)
+    store.open()
+    assert [row.queue for row in store.runs()] == ["default"]
+    assert claimable(store, queues=["default"]) == [1]
     store.close()
 
 

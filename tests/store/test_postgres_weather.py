@@ -22,6 +22,7 @@ from holdfast.store.postgres_connections import address
 from holdfast.store.postgres_statements import in_schema
 from holdfast.testing.conformance.store import (
     change,
+    claimable,
     creation,
     event_row,
     make_runs,
@@ -193,14 +194,42 @@ def test_every_other_write_whose_answer_is_lost_is_done(meeting: Meeting, side: 
     assert meeting.losing(side, lambda: store.renew_engine("one", 9))
     assert meeting.losing(side, lambda: store.set_hold(held, 1, "why"))
     meeting.losing(side, lambda: store.release([(free, 1), (broken, 1)]))
-    assert [no for no, _, _ in store.claimable()] == [free, broken]
+    assert claimable(store) == [free, broken]
     rebuilt = Rebuilt(broken, 1, 1, 1, b"hash1", "running", 1, 0, 11, None, b"{}", [node_row(broken, "a")], (), ())
     assert meeting.losing(side, lambda: store.rebuild(rebuilt), b"COMMIT")
     assert [node.node for node in store.nodes(broken)] == ["a"]
-    meeting.losing(side, lambda: store.remove_engine("one"))
+    assert meeting.losing(side, lambda: store.remove_engine("one", 8)) is None
+    assert meeting.losing(side, lambda: store.remove_engine("one", 9)) is not None
     assert (store.engines(), [r.engine for r in store.runs()]) == ([], [None] * 3)
     assert meeting.losing(side, lambda: len(store.runs())) == 3
     assert meeting.losing(side, lambda: store.evidence(broken)).run == store.run_by_no(broken)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("holding", [b"BEGIN", EXECUTE, b"COMMIT"])
+def test_places_whose_answer_is_lost_are_taken_and_given_back_once(
+    meeting: Meeting, side: Side, holding: bytes
+) -> None:
+    store = meeting.store
+    store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+    assert store.take_slots("one", "pool", 1, 9) == 1
+    assert meeting.losing(side, lambda: store.take_slots("one", "pool", 2, 9), holding) == 2
+    assert store.take_slots("one", "pool", 9, 9) == 6
+    meeting.losing(side, lambda: store.give_slots("one", "pool", 3), holding)
+    assert store.take_slots("one", "pool", 9, 9) == 3
+
+
+def test_places_that_are_asked_for_again_on_a_server_that_never_heard_of_it_are_taken_there(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica took over that had not got so far: the number of our transaction is still to come there."""
+    store = meeting.store
+    store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+    assert store.take_slots("one", "pool", 1, 9) == 1
+    numbered = store._sql["take_slots"].replace("pg_current_xact_id()", "'999999999'::xid8")
+    monkeypatch.setitem(store._sql._named, "take_slots", numbered)
+    assert meeting.losing("there", lambda: store.take_slots("one", "pool", 2, 9), b"COMMIT") == 2
+    assert store.take_slots("one", "pool", 9, 9) == 6
 
 
 def test_a_store_that_is_closed_while_its_server_is_away_says_that_it_does_not_know(meeting: Meeting) -> None:
@@ -233,10 +262,20 @@ def test_a_server_that_stays_away_ends_the_patience(meeting: Meeting, monkeypatc
     with meeting.proxy.unplugged():
         with pytest.raises(StoreError, match=r"cannot be reached|connection"):
             meeting.store.runs()
-        assert not meeting.store.changed()
+        assert meeting.store.changed() is None
         with pytest.raises(StoreError, match=r"cannot be reached|connection"):
             meeting.store.commit([step(no)])  # it was never sent
     assert refusals(meeting.store, step(no)) == [None]
+
+
+def test_whoever_only_looks_for_changes_learns_that_the_server_is_away_and_that_it_is_back(
+    meeting: Meeting,
+) -> None:
+    with meeting.proxy.unplugged():
+        assert [meeting.store.changed() for _ in range(20)] == [None] * 20
+    while meeting.store.changed() is None:
+        pass
+    assert meeting.store.runs() == []
 
 
 def test_a_commit_waits_as_often_as_a_timeout_of_the_server_stops_it(store: PostgresStore, url: str) -> None:

@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -598,7 +599,11 @@ def test_a_kill_at_any_statement_of_a_migration_leaves_the_old_schema_or_the_new
 
 def described(connection: apsw.Connection) -> list[tuple[str, str, str]]:
     found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
-    return [(str(kind), str(name), re.sub(r"\s+", " ", str(sql))) for kind, name, sql in found]
+    return [(str(kind), str(name), _without_layout(str(sql))) for kind, name, sql in found]
+
+
+def _without_layout(sql: str) -> str:
+    return re.sub(r" (?=[,)])", "", re.sub(r"\s+", " ", sql))
 
 
 def test_the_migrations_lead_to_the_schema() -> None:
@@ -633,7 +638,9 @@ def plan_of(connection: apsw.Connection, name: str) -> list[str]:
 def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() -> None:
     connection = apsw.Connection(":memory:")
     migrate(connection, "test")
-    may_be_walked = ("run_state_live", "run_state_finished", "run_inbox_messages_new", "run_timers_due")
+    may_be_walked = (
+        "run_state_live", "run_state_ready", "run_state_finished", "run_inbox_messages_new", "run_timers_due",
+    )  # fmt: skip
     for name in load("sqlite"):
         if name in ("runs", "all_versions"):
             continue  # walks backwards from the newest, and stops at its limit; asks for all there are
@@ -654,17 +661,53 @@ def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() 
         ("page_of_waits_for_children", "USING COVERING INDEX run_waits_for_children", "(run_no>?)"),
         ("held_messages", "USING INDEX run_inbox_messages_held", "(run_no=?)"),
         ("runs_unowned", "USING INDEX run_state_live", "(engine=? AND status=? AND rowid<?)"),
+        ("loads", "USING COVERING INDEX run_state_live", "(engine>?)"),
+        ("unowned_versions", "USING INDEX run_state_ready", "((workflow,version)>(?,?))"),
+        ("claimable", "USING INDEX run_state_ready", "(workflow=? AND version=? AND queue>?)"),
+        ("claimable", "USING INDEX run_state_ready", "(workflow=? AND version=? AND queue=?)"),
     ],
 )
-def test_what_people_are_asked_is_found_and_sorted_by_an_index_among_any_number_of_waits(
+def test_what_is_asked_often_is_found_and_sorted_by_an_index_among_any_number_of_rows(
     statement: str, step: str, columns: str
 ) -> None:
     connection = apsw.Connection(":memory:")
     migrate(connection, "test")
     plan = plan_of(connection, statement)
     assert any(one.endswith(f"{step} {columns}") for one in plan), plan
-    if statement != "held_messages":  # they are few, and in order of arrival over all runs
+    if statement not in ("held_messages", "unowned_versions", "claimable"):  # these sort the few that they give
         assert not any("TEMP B-TREE" in one for one in plan), plan
+
+
+def test_looking_for_versions_reads_no_more_with_more_runs_of_each() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    add = """
+        WITH RECURSIVE run (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM run WHERE n < ?2)
+        INSERT INTO run_state SELECT n, 'run_' || n, 'w' || (n % 3), n % 2, 'created', 1, 1, x'', 1,
+            NULL, NULL, '', NULL, n, 0, 0, NULL, 1, 1, NULL, 'default' FROM run
+    """
+    steps = []
+    for first, last in ((1, 60), (61, 6_000)):
+        connection.execute(add, (first, last))
+        with stepped(connection) as counted:
+            found = connection.execute(load("sqlite")["unowned_versions"]).fetchall()
+        assert len(found) == 6
+        steps.append(counted[0])
+    assert steps[1] < 2 * steps[0], steps
+
+
+@contextmanager
+def stepped(connection: apsw.Connection) -> Iterator[list[int]]:
+    """How many steps the statements of a block take, in tens of instructions of SQLite."""
+    counted = [0]
+
+    def count() -> bool:
+        counted[0] += 1
+        return False
+
+    connection.set_progress_handler(count, 10)
+    yield counted
+    connection.set_progress_handler(None)
 
 
 @pytest.mark.parametrize("kind", ["input", "basket", "pause", "hold", "signal", "timer", "child"])
@@ -705,6 +748,17 @@ def test_how_the_waits_of_an_earlier_version_ended_is_found_in_their_journal() -
         (1, "w_4", "superseded", None),
         (2, "w_1", "released", "bob"),
     ]
+
+
+def test_runs_of_an_earlier_version_are_in_the_default_queue() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test", migrations("sqlite")[:3])
+    columns = "1, 'run_1', 'order', 1, 'created', 1, 1, x'', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
+    connection.execute(f"INSERT INTO run_state VALUES ({columns})")  # noqa: S608 - words of ours
+    migrate(connection, "test")
+    assert connection.execute("SELECT queue FROM run_state").fetchall() == [("default",)]
+    wanted = ('[["order", 1]]', '["default"]', None, 10)
+    assert connection.execute(load("sqlite")["claimable"], wanted).fetchall() == [(1, "order", 1)]
 
 
 def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:

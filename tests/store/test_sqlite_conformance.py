@@ -8,17 +8,25 @@ import pytest
 from holdfast.store.api import Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.conformance.checking import CheckingConformance
+from holdfast.testing.conformance.engines import EnginesConformance, SharedEnginesConformance
 from holdfast.testing.conformance.people import PeopleConformance
 from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
 
 
-class TestFile(StoreConformance, CheckingConformance, PeopleConformance, SharedStoreConformance):
+class TestFile(
+    StoreConformance,
+    CheckingConformance,
+    PeopleConformance,
+    EnginesConformance,
+    SharedStoreConformance,
+    SharedEnginesConformance,
+):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: SqliteStore(f"sqlite:///{tmp_path}/runs.db")
 
 
-class TestMemory(StoreConformance, CheckingConformance, PeopleConformance):
+class TestMemory(StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance):
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
         return lambda: SqliteStore("sqlite://")

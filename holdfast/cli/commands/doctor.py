@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import databases, output, settings
 from holdfast.cli.options import Db, Json, Quiet
+from holdfast.cli.status_line import StatusLine
 from holdfast.engine.doctor.check import check
 from holdfast.engine.doctor.repairs import ALL, REBUILDING, Repairs, treat
 from holdfast.engine.doctor.violations import Report, Violation
@@ -20,8 +19,6 @@ from holdfast.opening import open_engine
 
 SHOWN_MAX = 50
 """Violations on a terminal; --json has all of them."""
-
-PROGRESS_SECONDS = 0.5
 
 
 def command(
@@ -57,17 +54,20 @@ def command(
     url = settings.database_url(db)
     with databases.reading(db) as store:
         run_ids = None if run is None else [databases.find(store, run).run_id]
-        progress = _Progress(silent=quiet or json)
+        progress = StatusLine(silent=quiet or json)
+
+        def tell(runs: int, events: int) -> None:
+            progress.show(f"{runs:,} runs" + (f", {events:,} events" if events else ""))
 
         def look() -> Report:
-            found = check(store, run_ids, deep or rebuild, orphan_seconds=orphan_seconds, progress=progress.show)
+            found = check(store, run_ids, deep or rebuild, orphan_seconds=orphan_seconds, progress=tell)
             progress.clear()
             return found
 
         report = look()
         if repair or rebuild:
             means = REBUILDING if rebuild and not repair else ALL
-            repairs = Repairs(store, time.time_ns() // 1000, lambda run_id: asyncio.run(_recover(url, run_id)))
+            repairs = Repairs(store, store.now(), lambda run_id: asyncio.run(_recover(url, run_id)))
             report = treat(repairs, report, look, means=means, rebuild=run_ids or () if rebuild else ())
     if json:
         output.document(report.as_json())
@@ -110,27 +110,3 @@ def _line(violation: Violation, mark: str, colour: str) -> None:
     where = "" if violation.run_id is None else f"run {output.line(violation.run_id)}: "
     output.write(f"{output.paint(mark, colour)} {violation.code:<4} {where}{output.clean(violation.what)}")
     output.write(f"       {output.clean(violation.repair)}")
-
-
-class _Progress:
-    """How far a long look has come, on a terminal."""
-
-    def __init__(self, *, silent: bool) -> None:
-        self._silent = silent or not output.colours(sys.stderr)
-        self._next = time.monotonic() + PROGRESS_SECONDS
-        self._shown = False
-
-    def show(self, runs: int, events: int) -> None:
-        if self._silent or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + PROGRESS_SECONDS
-        self._shown = True
-        folded = f", {events:,} events" if events else ""
-        sys.stderr.write(f"\r\x1b[K{runs:,} runs{folded}")
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            self._shown = False
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -93,7 +93,8 @@ def of_run(
     for wait in store.open_waits([row.run_no]):
         around, name = picture.place(wait.node or "", wait.path or ".")
         waits.setdefault((*around, name), []).append(wait_view(row.run_id, row.workflow, wait))
-    notes |= {address: f"({together(found, databases.now())})" for address, found in waits.items()}
+    now = store.now() if waits else 0
+    notes |= {address: f"({together(found, now)})" for address, found in waits.items()}
     statuses = {address: next((s for s in _RANK if s in seen), "pending") for address, seen in found.items()}
     return statuses, notes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -38,7 +37,7 @@ def inbox(
       holdfast inbox --assignee ada
       holdfast inbox --basket finance --json | jq -r '.[].wait_id'
     """
-    waits = _asked(db, basket, assignee, limit + 1)
+    waits, now = _asked(db, basket, assignee, limit + 1)
     if json:
         output.document([wait.as_json() for wait in waits[:limit]])
         return
@@ -47,7 +46,7 @@ def inbox(
         where = f" in the basket {basket}" if basket else ""
         output.note(output.line(f"nothing waits for an answer{whose}{where}"))
         return
-    _print(waits[:limit])
+    _print(waits[:limit], now)
     if len(waits) > limit:
         output.note(f"… and more; --limit {limit * 2} shows them")
     kinds = {wait.kind for wait in waits[:limit]}
@@ -81,9 +80,10 @@ def baskets(db: Db = None, json: Json = False) -> None:
     """
     rows: list[BasketRow] = []
     shown: list[dict[str, object]] = []
+    now = 0
     try:
         with databases.reading(db) as store:
-            rows, shown = store.baskets(), baskets_json(store)
+            rows, shown, now = store.baskets(), baskets_json(store), store.now()
     except databases.NoDatabase as error:
         output.note(f"holdfast: {output.clean(error.message)}")
     if json:
@@ -92,36 +92,37 @@ def baskets(db: Db = None, json: Json = False) -> None:
     if not rows:
         output.note("every basket is empty")
         return
-    cells = [(output.line(b.basket), f"{b.questions:,}", f"{b.pended:,}", _age(b.since)) for b in rows]
+    cells = [(output.line(b.basket), f"{b.questions:,}", f"{b.pended:,}", in_words(now - b.since)) for b in rows]
     for text in output.table(("BASKET", "QUESTIONS", "PENDED", "OLDEST"), cells):
         output.write(text)
 
 
-def _asked(db: str | None, basket: str | None, assignee: str | None, limit: int) -> list[Wait]:
+def _asked(db: str | None, basket: str | None, assignee: str | None, limit: int) -> tuple[list[Wait], int]:
+    """What people are asked, and what time it is."""
     for what, name in (("--basket", basket), ("--assignee", assignee)):
         if name is not None:
             texts.name(name, what)
     try:
         with databases.reading(db) as store:
-            return views(store.asked(basket=basket, assignee=assignee, limit=limit))
+            return views(store.asked(basket=basket, assignee=assignee, limit=limit)), store.now()
     except databases.NoDatabase as error:
         output.note(f"holdfast: {output.clean(error.message)}")
-        return []
+        return [], 0
 
 
-def _print(waits: Sequence[Wait]) -> None:
+def _print(waits: Sequence[Wait], now: int) -> None:
     """A table without the columns that are empty throughout."""
-    rows = [_cells(wait) for wait in waits]
+    rows = [_cells(wait, now) for wait in waits]
     used = [i for i in range(len(HEADERS)) if any(row[i] for row in rows)]
     for text in output.table([HEADERS[i] for i in used], [[row[i] for i in used] for row in rows]):
         output.write(text)
 
 
-def _cells(wait: Wait) -> tuple[str, ...]:
+def _cells(wait: Wait, now: int) -> tuple[str, ...]:
     since = 0 if wait.since is None else int(wait.since.timestamp() * 1_000_000)
     cells = (
         wait.wait_id,
-        _age(since),
+        in_words(now - since),
         wait.run_id,
         wait.workflow,
         instance_text(wait.node or "", wait.path or "."),
@@ -136,7 +137,3 @@ def _cells(wait: Wait) -> tuple[str, ...]:
 def _pended(wait: Wait) -> str:
     error = (wait.error or {}).get("message")
     return f"failed: {error}" if error else _ON_RESUME.get(wait.mode or "", "")
-
-
-def _age(since: int) -> str:
-    return in_words(time.time_ns() // 1000 - since)

@@ -80,7 +80,8 @@ def _waits(store: Store, rows: list[RunRow]) -> dict[int, str]:
     for wait in store.open_waits(list(names)) if names else ():
         row = names[wait.run_no]
         found.setdefault(wait.run_no, []).append(wait_view(row.run_id, row.workflow, wait))
-    return {number: together(waits, databases.now()) for number, waits in found.items()}
+    now = store.now() if found else 0
+    return {number: together(waits, now) for number, waits in found.items()}
 
 
 def _table(rows: list[RunRow], waits: dict[int, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import databases, forms, inputs, output, requests, settings
+from holdfast.cli import databases, forms, inputs, output, prompts, requests, settings
 from holdfast.cli.options import Db, Json
 from holdfast.cli.requests import Actor, OfRun, WaitId
 from holdfast.engine.times import iso
@@ -72,7 +72,7 @@ def _answer(asked: Wait, given: str | None, json: bool) -> Any:
     with _prompts_aside(json):
         show(asked)
         try:
-            return forms.fill({} if asked.schema is None else asked.schema, input, print)
+            return forms.fill({} if asked.schema is None else asked.schema, prompts.ask, print)
         except (EOFError, KeyboardInterrupt):
             output.note("\nleft; nothing was sent, and the question stays open")
             raise KeyboardInterrupt from None

@@ -182,7 +182,7 @@ def _all(store: Store, quiet: bool) -> list[RunRow]:
     rows = store.runs(status=UNFINISHED, limit=ALL_MAX)
     numbers = {row.run_no for row in rows}
     mine = [row for row in rows if row.parent_no not in numbers]
-    rest = resting(store, mine, databases.now()) - _with_mail(store)
+    rest = resting(store, mine, store.now()) - _with_mail(store)
     driven = sorted((row for row in mine if row.run_no not in rest), key=lambda row: row.run_no)
     if not quiet:
         held = [row for row in mine if row.hold is not None]
@@ -199,7 +199,7 @@ def _all(store: Store, quiet: bool) -> list[RunRow]:
 
 def _with_mail(store: Store) -> set[int]:
     """Runs that nobody drives and that have something to do, such as mail that nobody has read yet."""
-    return {run_no for run_no, _, _ in store.claimable(limit=ALL_MAX)}
+    return {run_no for run_no, _, _ in store.claimable(store.unowned_versions(), limit=ALL_MAX)}
 
 
 class _Resuming:

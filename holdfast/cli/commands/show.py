@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from typing import Annotated, Any
 
 import msgspec
@@ -89,8 +88,9 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
         lines += ["", *_failure(store, row, created, terminal)]
     if isinstance(terminal, ev.RunCancelled) and terminal.reason:
         lines.append(f"reason    {output.line(terminal.reason)}")
+    now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
-        lines.append(f"waits     {waiting.line(wait, databases.now(), of_run=row.run_id)}")
+        lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
     given = msgspec.json.decode(ev.decode(*store.event_data(row.run_no, [seq])[seq]).input)
     lines += ["", f"input     {_value(given)}"]
     if isinstance(terminal, ev.RunCompleted):
@@ -105,7 +105,7 @@ def _head(store: Store, row: RunRow) -> list[str]:
     status = output.paint(f"{SYMBOLS[shown]} {shown}", output.STATUS_COLOURS[shown])
     took = ""
     if row.started_at is not None:
-        end = row.finished_at or time.time_ns() // 1000
+        end = row.finished_at or store.now()
         took = f"  {output.duration((end - row.started_at) / 1_000_000)}"
     lines = [f"run {output.line(row.run_id)}  {output.line(row.workflow)} v{row.version}  {status}{took}"]
     lines.append(f"created   {iso_or_none(row.created_at)}")
@@ -176,7 +176,7 @@ def _nodes(store: Store, row: RunRow, nodes_max: int) -> list[str]:
     picture = Picture(definitions.decode(version.definition))
     picture.see(reads.of_current_branch(row, store.events(row.run_no, types=TALLIED)))
     waits = store.open_waits([row.run_no])
-    now = row.finished_at or time.time_ns() // 1000
+    now = row.finished_at or store.now()
     drawn = picture.lines(row, store.open_nodes([row.run_no]), waits, {}, now)[1:]
     return [text for line in fit(drawn, nodes_max) if (text := node_text(line, row.status in RUN_TERMINAL))]
 
@@ -202,7 +202,7 @@ def _hint(store: Store, row: RunRow, created: ev.RunCreated) -> list[str]:
             *([f"  run it again: {again}"] if again else []),
             f"  read its journal: {reporting.command('events', row.run_id, url)}",
         ]
-    waits = only_outside_moves(store, row, databases.now()) if row.hold is None else None
+    waits = only_outside_moves(store, row, store.now()) if row.hold is None else None
     if waits:
         ways = waiting.commands(waits, reporting.database_option(url), alone=len(waits) == 1)
         return [f"to go on: {ways[0]}"] if len(ways) == 1 else ["to go on:", *(f"  {way}" for way in ways)]

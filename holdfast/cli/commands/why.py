@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunId
@@ -19,7 +18,7 @@ def command(run: RunId, db: Db = None, json: Json = False) -> None:
       holdfast why order-42 --json | jq .moves
     """
     with databases.reading(db) as store:
-        found = why(store, databases.find(store, run), time.time_ns() // 1000)
+        found = why(store, databases.find(store, run), store.now())
     if json:
         output.document(found.as_json())
         return

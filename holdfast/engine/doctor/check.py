@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.engine.clock import Clock, SystemClock
+from holdfast.engine.clock import Clock, clock_of
 from holdfast.engine.doctor.proof import audit_of, prove
 from holdfast.engine.doctor.survey import survey
 from holdfast.engine.doctor.violations import Repair, Report, Violation, violation
@@ -46,7 +46,7 @@ def check(
 ) -> Report:
     """Look at the runs with these ids, or at everything. `deep` folds every journal. Changes nothing."""
     report = Report()
-    examination = _Examination(store, report, clock or SystemClock(), orphan_seconds, progress)
+    examination = _Examination(store, report, clock or clock_of(store), orphan_seconds, progress)
     try:
         if run_ids is None:
             examination.store_itself(thorough=deep)

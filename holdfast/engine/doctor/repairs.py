@@ -164,7 +164,9 @@ class Repairs:
     def _free(self, engine: str, run_no: int) -> str:
         known = next((row for row in self._store.engines() if row.engine == engine), None)
         if known is None or life_of(known, self._now) == "dead":
-            freed = self._store.remove_engine(engine)
+            freed = self._store.remove_engine(engine, None if known is None else known.expires_at)
+            if freed is None:
+                raise Refused(f"engine {engine} has renewed its lease meanwhile; stop it first")
             self._buried.add(engine)
             if known is not None:
                 remove_lock(known)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.store.api import OF_PEOPLE, BasketRow, Commit, MessageOutcome, MessageRow, Store, WaitRow
-from holdfast.testing.conformance.store import Suite, change, make_runs, message, refusals, run_row, step
+from holdfast.testing.conformance.store import Suite, change, claimable, make_runs, message, refusals, run_row, step
 
 
 def question(run_no: int, wait_id: str, **other: Any) -> WaitRow:
@@ -252,7 +252,7 @@ class PeopleConformance(Suite):
         assert (stored.status, stored.outcome) == ("new", None)
         assert [m.message_id for m in store.new_messages()] == ["first", "second"]
         assert [m.message_id for m in store.new_messages([no])] == ["first", "second"]
-        assert [run_no for run_no, _, _ in store.claimable()] == [no]
+        assert claimable(store) == [no]
         assert [row.run_no for row in store.claim("two", [no])] == [no]
 
     def test_what_a_finished_run_held_stays_held_and_wakes_nobody(self, store: Store) -> None:
@@ -262,7 +262,7 @@ class PeopleConformance(Suite):
         end = change(3, status="completed", engine=None, finished_at=9)
         assert refusals(store, step(no, 2, change=end, ends=True)) == [None]
         assert [m.message_id for m in store.held_messages([no])] == ["early"]
-        assert (store.new_messages(), store.claimable(), store.claim("two", [no])) == ([], [], [])
+        assert (store.new_messages(), store.unowned_versions(), store.claim("two", [no])) == ([], [], [])
         assert store.close_inbox(no) == 0
         assert [m.message_id for m in store.held_messages([no])] == ["early"]
         assert store.suspects("message_of_end", no, no) == []

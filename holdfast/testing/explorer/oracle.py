@@ -92,7 +92,7 @@ class Oracle:
                         self._landed(process, commit)
             case "claim":
                 self._claimed(result)
-            case "remove_engine":
+            case "remove_engine" if result is not None:
                 self._removed(process, about)
             case "release":
                 for run_no, _ in about:

@@ -18,6 +18,9 @@ class VirtualClock:
         """Microseconds since 1970, UTC: what the engine calls its clock."""
         return self._now
 
+    def synchronise(self) -> None:
+        """Everybody reads the same clock."""
+
     @property
     def seconds(self) -> float:
         """Seconds since the world began: what an event loop calls its time."""

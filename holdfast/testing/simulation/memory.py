@@ -14,7 +14,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.store.statements import load
 
 _RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
-_TABLES = ("run_state", "run_node_state", "run_events", *_RARE, "engines", "workflow_versions")
+_TABLES = ("run_state", "run_node_state", "run_events", *_RARE, "engines", "engine_slots", "workflow_versions")
 _EMPTY = "; ".join(
     (*(f"DELETE FROM {table}" for table in _TABLES), "UPDATE store_meta SET next_run_no = 1")  # noqa: S608 - names of ours
 )
@@ -34,6 +34,7 @@ _RUN = _SQL["run_by_no"].replace("FROM run_state", f", {_IS_RARE} FROM run_state
 _NODES = "SELECT * FROM run_node_state WHERE run_no = ?"
 _RARE_ROWS = tuple(f"SELECT * FROM {table} WHERE run_no = ?" for table in _RARE)  # noqa: S608 - names of ours
 _LEASES = "SELECT engine, expires_at FROM engines ORDER BY engine"
+_SLOTS = "SELECT pool, engine, held FROM engine_slots ORDER BY pool, engine"
 _NUMBERS = "SELECT next_run_no, (SELECT count(*) FROM workflow_versions) FROM store_meta"
 Image = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 Contents = dict[str, list[Any]]
@@ -103,6 +104,7 @@ class MemoryStore(SqliteStore):
         return not self.ask(_TO_DO)
 
     def surroundings(self, now: int) -> tuple[Any, ...]:
-        """What engines see beside the runs: each other's leases, as of `now`, and which numbers are given out."""
+        """What engines see beside the runs: each other's leases, as of `now`, and places in pools, and which numbers
+        are given out."""
         leases = [(engine, expires_at - now) for engine, expires_at in self.ask(_LEASES)]
-        return (*leases, *self.ask(_NUMBERS))
+        return (*leases, *self.ask(_SLOTS), *self.ask(_NUMBERS))

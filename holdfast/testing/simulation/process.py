@@ -65,7 +65,7 @@ class Process:
             world.clock, self._refuse, self.executor.blocking.run_in_executor
         )
         self.executor.blocking.loop = self.loop
-        self.store = ProcessStore(world.shared, self, world.acts)
+        self.store = ProcessStore(world.shared, self, world.acts, world.clock)
         self.engine = SimulatedEngine(self)
         self.thawed: asyncio.Future[None] | None = None
         self.fresh = False
@@ -220,7 +220,6 @@ class SimulatedLease(Lease):
         self._lives += 1
         self.past.add(self.engine)
         self.engine = f"{self._process.name}-{self._lives}"
-        self.lost = False
 
     def dead_engines(self, now: int) -> list[EngineRow]:
         gone = self._process.world.is_gone

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Sent
 from holdfast.store.reads import Reads
+from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.memory import MemoryStore
 
@@ -35,11 +36,12 @@ class Acts(Protocol):
 class ProcessStore:
     """The store as one process sees it: reads go through, writes are boundaries."""
 
-    def __init__(self, shared: MemoryStore, owner: Owner, acts: Acts) -> None:
+    def __init__(self, shared: MemoryStore, owner: Owner, acts: Acts, clock: VirtualClock) -> None:
         self.url = shared.url
         self._shared = shared
         self._owner = owner
         self._acts = acts
+        self._clock = clock
         self._closed_because: str | None = None
         self._others_wrote = False
         self.contacts = 0
@@ -88,6 +90,9 @@ class ProcessStore:
     def close(self) -> None:
         self.revoke("it was closed")
 
+    def now(self) -> int:
+        return self._clock.now()
+
     def changed(self) -> bool:
         self.contacts += 1
         found, self._others_wrote = self._others_wrote, False
@@ -112,9 +117,16 @@ class ProcessStore:
         alive: bool = self._write("renew_engine", (engine, expires_at), engine, expires_at)
         return alive
 
-    def remove_engine(self, engine: str) -> int:
-        freed: int = self._write("remove_engine", engine, engine)
+    def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
+        freed: int | None = self._write("remove_engine", engine, engine, expires_at)
         return freed
+
+    def take_slots(self, engine: str, pool: str, wanted: int, limit: int) -> int:
+        taken: int = self._write("take_slots", (engine, pool), engine, pool, wanted, limit)
+        return taken
+
+    def give_slots(self, engine: str, pool: str, count: int) -> None:
+        self._write("give_slots", (engine, pool), engine, pool, count)
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
         won: list[RunRow] = self._write("claim", run_nos, engine, run_nos)

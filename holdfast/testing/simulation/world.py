@@ -338,7 +338,7 @@ class World:
             until = process.hangs_until
             if until is None or process is actor or not actor.alive:
                 continue
-            freed = until is Until.FREED and verb == "remove_engine"
+            freed = until is Until.FREED and verb == "remove_engine" and result is not None
             claimed = until is Until.CLAIMED and verb == "claim" and result
             taken_over = until is Until.TAKEN_OVER and verb == "commit"
             if freed or claimed or taken_over:

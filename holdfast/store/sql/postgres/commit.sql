@@ -28,18 +28,20 @@ fence AS (
     RETURNING 1)
 
 -- name: create_runs
--- New runs, and new children of runs.
+-- New runs, and new children of runs. Of those that nobody owns whoever listens is told.
 created AS (
     INSERT INTO holdfast.run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token,
-        engine, fold, input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at)
+        engine, fold, input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at,
+        queue)
     SELECT v.run_no, v.run_id, v.workflow, v.version, v.status, v.branch, v.last_seq, v.head_hash, v.token, v.engine,
         v.fold, v.input_hash, v.parent_no, v.root_no, v.priority, v.recoveries, v.hold, v.created_at, v.started_at,
-        v.finished_at
+        v.finished_at, v.queue
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bytea[],
             $9::bigint[], $10::text[], $11::bytea[], $12::text[], $13::bigint[], $14::bigint[], $15::bigint[],
-            $16::bigint[], $17::text[], $18::bigint[], $19::bigint[], $20::bigint[])
+            $16::bigint[], $17::text[], $18::bigint[], $19::bigint[], $20::bigint[], $21::text[])
         AS v (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-            parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at))
+            parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue)
+    RETURNING CASE WHEN engine IS NULL THEN pg_notify('holdfast', '') END)
 
 -- name: put_nodes
 -- The current rows of instances. A row keeps its place in the order of first scheduling.
@@ -150,10 +152,12 @@ UPDATE holdfast.run_inbox_messages SET
 WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
--- Messages of a group to runs that have ended meanwhile.
-UPDATE holdfast.run_inbox_messages AS m SET status = 'dead'
+-- Messages of a group to runs that have ended meanwhile: as above.
+UPDATE holdfast.run_inbox_messages AS m SET
+    status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 FROM holdfast.run_state AS r
-WHERE m.message_id = ANY($1) AND m.status = 'new' AND r.run_no = m.run_no
+WHERE m.message_id = ANY($1) AND m.status = 'new' AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
+    AND r.run_no = m.run_no
     AND r.status IN ('completed', 'failed', 'cancelled');
 
 -- name: fences

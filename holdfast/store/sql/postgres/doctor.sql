@@ -45,6 +45,7 @@ SELECT count(everything.row) FROM (
     UNION ALL SELECT t::text FROM holdfast.run_waits AS t
     UNION ALL SELECT t::text FROM holdfast.run_timers AS t
     UNION ALL SELECT t::text FROM holdfast.engines AS t
+    UNION ALL SELECT t::text FROM holdfast.engine_slots AS t
 ) AS everything (row);
 
 -- Questions about a range of runs, $1 to $2, as of $3; each gives run_no, run_id, node, path, seq, found, wanted.
@@ -52,7 +53,7 @@ SELECT count(everything.row) FROM (
 -- name: suspect_head
 -- The run's row does not point at the last event of its journal, or at another one than is there.
 SELECT r.run_no, r.run_id, NULL, NULL, (SELECT max(seq) FROM holdfast.run_events WHERE run_no = r.run_no),
-    r.last_seq, e.hash = r.head_hash
+    r.last_seq, (e.hash = r.head_hash)::int
 FROM holdfast.run_state AS r LEFT JOIN holdfast.run_events AS e ON e.run_no = r.run_no AND e.seq = r.last_seq
 WHERE r.run_no BETWEEN $1 AND $2
     AND (e.hash IS DISTINCT FROM r.head_hash

@@ -1,5 +1,5 @@
 -- Messages to runs, written without the lease, in order of arrival. Whatever writes gives the number of its transaction
--- as the last column.
+-- as the last column, and tells those who listen (pg_notify).
 
 -- name: send
 -- Store messages, and tell of each what it met: the status of its run, whether its id was known and said the same,
@@ -19,7 +19,7 @@ added AS (
         OR (v.status IS NOT NULL AND v.kind IN ('fork', 'jump', 'retry', 'recover'))
     ORDER BY v.place
     ON CONFLICT (message_id) DO NOTHING
-    RETURNING message_id)
+    RETURNING message_id, pg_notify('holdfast', ''))
 SELECT v.status, m.message_id IS NOT NULL, (m.run_no, m.kind, m.payload) = (v.run_no, v.kind, v.payload),
     v.message_id IN (SELECT message_id FROM added), pg_current_xact_id()
 FROM v LEFT JOIN holdfast.run_inbox_messages AS m ON m.message_id = v.message_id

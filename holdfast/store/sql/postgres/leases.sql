@@ -1,5 +1,5 @@
--- Engines and their leases. The token only grows. Whatever writes gives the number of its transaction as the last
--- column, and locks runs in the order of their numbers.
+-- Engines, their leases and their places in shared pools. The token of a run only grows. Whatever writes gives the
+-- number of its transaction as the last column, and locks runs in the order of their numbers.
 
 -- name: put_engine
 -- An engine says that it is alive for the first time.
@@ -15,13 +15,22 @@ RETURNING pg_current_xact_id();
 UPDATE holdfast.engines SET expires_at = $2 WHERE engine = $1 RETURNING pg_current_xact_id();
 
 -- name: remove_engine
--- It stopped, or it is dead: its runs are free, and whatever it still sends is refused.
-WITH gone AS (DELETE FROM holdfast.engines WHERE engine = $1 RETURNING 1),
-held AS MATERIALIZED (SELECT run_no FROM holdfast.run_state WHERE engine = $1 ORDER BY run_no FOR UPDATE),
+-- It stopped, or it is dead: its places and its runs are free, which others are told, and whatever it still sends is
+-- refused. Unless it has renewed its lease since that was read: the answer is null then.
+WITH removed AS (
+    DELETE FROM holdfast.engines WHERE engine = $1 AND ($2::bigint IS NULL OR expires_at = $2) RETURNING engine),
+gone (engine) AS MATERIALIZED (
+    SELECT engine FROM removed
+    UNION
+    SELECT $1 WHERE NOT EXISTS (SELECT 1 FROM holdfast.engines WHERE engine = $1)),
+emptied AS (DELETE FROM holdfast.engine_slots WHERE engine = $1 AND EXISTS (SELECT 1 FROM gone)),
+held AS MATERIALIZED (
+    SELECT run_no FROM holdfast.run_state WHERE engine = $1 AND EXISTS (SELECT 1 FROM gone)
+    ORDER BY run_no FOR UPDATE),
 freed AS (
     UPDATE holdfast.run_state AS r SET engine = NULL, token = r.token + 1
-    FROM held WHERE r.run_no = held.run_no AND r.engine = $1 RETURNING 1)
-SELECT (SELECT count(*) FROM freed), pg_current_xact_id();
+    FROM held WHERE r.run_no = held.run_no AND r.engine = $1 RETURNING pg_notify('holdfast', ''))
+SELECT CASE WHEN EXISTS (SELECT 1 FROM gone) THEN (SELECT count(*) FROM freed) END, pg_current_xact_id();
 
 -- name: engines
 -- Who is or was alive.
@@ -32,6 +41,44 @@ SELECT engine, host, pid, lock_file, started_at, expires_at, can_run FROM holdfa
 SELECT DISTINCT r.engine FROM holdfast.run_state AS r
 WHERE r.engine IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.engines AS e WHERE e.engine = r.engine)
 ORDER BY r.engine;
+
+-- name: loads
+-- How many runs each engine holds; from the index alone.
+SELECT engine, count(*) FROM holdfast.run_state WHERE engine IS NOT NULL GROUP BY engine;
+
+-- name: lock_pool
+-- Whoever changes places of a pool waits here until all others that did have committed. A statement of its own: the
+-- next one sees what they did.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 1));
+
+-- name: take_slots
+-- Places of a pool for an engine that is on the list, as far as there are any. Only what engines on the list hold
+-- counts, and the rest is removed: an engine may take places at the moment in which it is taken off the list.
+WITH lost AS (
+    DELETE FROM holdfast.engine_slots AS s
+    WHERE s.pool = $2 AND NOT EXISTS (SELECT 1 FROM holdfast.engines AS e WHERE e.engine = s.engine)),
+free (places) AS (
+    SELECT $4::bigint - coalesce((
+        SELECT sum(s.held) FROM holdfast.engine_slots AS s JOIN holdfast.engines AS e ON e.engine = s.engine
+        WHERE s.pool = $2), 0)
+    FROM holdfast.engines WHERE engine = $1),
+taken (places) AS (SELECT least($3::bigint, places)::bigint FROM free WHERE least($3, places) > 0),
+put AS (
+    INSERT INTO holdfast.engine_slots AS s (engine, pool, held) SELECT $1, $2, places FROM taken
+    ON CONFLICT (pool, engine) DO UPDATE SET held = s.held + excluded.held)
+SELECT coalesce((SELECT places FROM taken), 0), pg_current_xact_id();
+
+-- name: give_slots
+-- Some of the places that an engine holds; who holds none of a pool has no row there.
+WITH fewer AS (
+    UPDATE holdfast.engine_slots SET held = held - $3 WHERE engine = $1 AND pool = $2 AND held > $3),
+none AS (DELETE FROM holdfast.engine_slots WHERE engine = $1 AND pool = $2 AND held <= $3)
+SELECT 0::bigint, pg_current_xact_id();
+
+-- name: has_committed
+-- Whether a transaction, which has ended, was committed. A server that took over from another one may not have got so
+-- far.
+SELECT $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) AND pg_xact_status($1::text::xid8) = 'committed';
 
 -- name: free_to_claim
 -- Those of these runs that could be claimed now, with their tokens: whoever claims them makes these grow by one, so
@@ -55,43 +102,91 @@ FROM free
 WHERE r.run_no = free.run_no AND r.engine IS NULL
 RETURNING r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_seq, r.head_hash, r.token, r.engine,
     r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at,
-    r.finished_at, pg_current_xact_id();
+    r.finished_at, r.queue, pg_current_xact_id();
 
 -- name: claimed
 -- Those of these runs, which had these tokens, that this engine has claimed since.
 SELECT r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_seq, r.head_hash, r.token, r.engine,
     r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at,
-    r.finished_at
+    r.finished_at, r.queue
 FROM unnest($2::bigint[], $3::bigint[]) AS v (run_no, token)
 JOIN holdfast.run_state AS r ON r.run_no = v.run_no AND r.token = v.token + 1
 WHERE r.engine = $1;
 
 -- name: release
--- Give leases back without a commit; the lists are in the order of run numbers.
+-- Give leases back without a commit; the lists are in the order of run numbers. Others are told unless the run only
+-- waits: most of those that are given back do.
 UPDATE holdfast.run_state AS r SET engine = NULL
 FROM unnest($1::bigint[], $2::bigint[]) AS v (run_no, token)
 WHERE r.run_no = v.run_no AND r.token = v.token AND r.engine IS NOT NULL
-RETURNING pg_current_xact_id();
+RETURNING CASE WHEN r.status IN ('created', 'running', 'recovering') THEN pg_notify('holdfast', '') END,
+    pg_current_xact_id();
 
 -- name: set_hold
 -- Put a run aside, or take it back, by whoever holds its token.
 UPDATE holdfast.run_state SET hold = $3 WHERE run_no = $1 AND token = $2 RETURNING pg_current_xact_id();
 
--- name: claimable
--- Runs that want to be advanced and that nobody holds. Two parts: live ones by their status, and from the mail to the
--- others, so that a hundred thousand runs that only wait, or have ended, cost nothing.
-SELECT run_no, workflow, version FROM (
-    SELECT run_no, workflow, version, priority, root_no FROM holdfast.run_state
-    WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering')
-        AND hold IS NULL AND status IN ('created', 'running', 'recovering')
+-- name: unowned_versions
+-- The versions of workflows of which some run wants to be advanced and nobody holds it. From one version to the next in
+-- the index, however many runs each has; and from the mail to runs that are not in it.
+WITH RECURSIVE ready (workflow, version) AS (
+    (SELECT workflow, version FROM holdfast.run_state
+     WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering')
+     ORDER BY workflow, version LIMIT 1)
     UNION ALL
-    SELECT r.run_no, r.workflow, r.version, r.priority, r.root_no
+    SELECT next.workflow, next.version FROM ready CROSS JOIN LATERAL (
+        SELECT r.workflow, r.version FROM holdfast.run_state AS r
+        WHERE r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'recovering')
+            AND (r.workflow, r.version) > (ready.workflow, ready.version)
+        ORDER BY r.workflow, r.version LIMIT 1) AS next)
+SELECT workflow, version FROM ready
+UNION
+SELECT r.workflow, r.version
+FROM (SELECT DISTINCT run_no FROM holdfast.run_inbox_messages WHERE status = 'new') AS mail
+JOIN holdfast.run_state AS r ON r.run_no = mail.run_no
+WHERE r.engine IS NULL AND r.hold IS NULL AND r.status NOT IN ('created', 'running', 'recovering')
+ORDER BY 1, 2;
+
+-- name: claimable
+-- The first runs of each of these versions that want to be advanced and that nobody holds. Two parts: ready ones, of
+-- each queue its first (from one queue to the next in the index); and from the mail to the others, so that a hundred
+-- thousand runs that only wait, or have ended, cost nothing.
+WITH RECURSIVE wanted (workflow, version) AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[])),
+place (workflow, version, queue) AS (
+    SELECT w.workflow, w.version, (
+        SELECT r.queue FROM holdfast.run_state AS r
+        WHERE r.workflow = w.workflow AND r.version = w.version
+            AND r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'recovering')
+        ORDER BY r.queue LIMIT 1)
+    FROM wanted AS w
+    UNION ALL
+    SELECT p.workflow, p.version, (
+        SELECT r.queue FROM holdfast.run_state AS r
+        WHERE r.workflow = p.workflow AND r.version = p.version AND r.queue > p.queue
+            AND r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'recovering')
+        ORDER BY r.queue LIMIT 1)
+    FROM place AS p WHERE p.queue IS NOT NULL),
+free (run_no, workflow, version, priority) AS (
+    SELECT first.run_no, p.workflow, p.version, first.priority
+    FROM place AS p CROSS JOIN LATERAL (
+        SELECT r.run_no, r.priority FROM holdfast.run_state AS r
+        WHERE r.workflow = p.workflow AND r.version = p.version AND r.queue = p.queue
+            AND r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'recovering')
+            AND ($4::bigint[] IS NULL OR r.root_no = ANY($4))
+        ORDER BY r.priority DESC, r.run_no LIMIT $5) AS first
+    WHERE $3::text[] IS NULL OR p.queue = ANY($3)
+    UNION ALL
+    SELECT r.run_no, r.workflow, r.version, r.priority
     FROM (SELECT DISTINCT run_no FROM holdfast.run_inbox_messages WHERE status = 'new') AS mail
     JOIN holdfast.run_state AS r ON r.run_no = mail.run_no
     WHERE r.engine IS NULL AND r.hold IS NULL AND r.status NOT IN ('created', 'running', 'recovering')
-) AS free
-WHERE $1::bigint IS NULL OR root_no = $1
-ORDER BY priority DESC, run_no LIMIT $2;
+        AND (r.workflow, r.version) IN (SELECT workflow, version FROM wanted)
+        AND ($3 IS NULL OR r.queue = ANY($3)) AND ($4 IS NULL OR r.root_no = ANY($4))),
+ranked AS (
+    SELECT run_no, workflow, version, priority,
+        row_number() OVER (PARTITION BY workflow, version ORDER BY priority DESC, run_no) AS rank
+    FROM free)
+SELECT run_no, workflow, version FROM ranked WHERE rank <= $5 ORDER BY priority DESC, run_no;
 
 -- name: unfinished_count
 -- How many runs are not finished; two parts, so that each is answered from an index alone.

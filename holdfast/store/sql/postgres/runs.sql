@@ -3,29 +3,30 @@
 -- name: run_by_id
 -- One run by its text id.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state WHERE run_id = $1;
 
 -- name: run_by_no
 -- One run by its number.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state WHERE run_no = $1;
 
 -- name: workflows_of
--- What these runs are runs of, and of whom.
-SELECT run_no, root_no, workflow, version FROM holdfast.run_state WHERE run_no = ANY($1);
+-- What these runs are runs of, of whom, and in which queue.
+SELECT run_no, root_no, workflow, version, queue FROM holdfast.run_state WHERE run_no = ANY($1)
+ORDER BY run_no;
 
 -- name: runs
 -- The newest runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state WHERE run_no < $1 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_finished
 -- The newest runs of one terminal status.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
 WHERE status IN ('completed', 'failed', 'cancelled') AND status = $3 AND run_no < $1
 ORDER BY run_no DESC LIMIT $2;
@@ -34,7 +35,7 @@ ORDER BY run_no DESC LIMIT $2;
 -- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
 -- has them in this order.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
 WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering') AND status = $3 AND run_no < $1
 ORDER BY run_no DESC LIMIT $2;
@@ -43,10 +44,10 @@ ORDER BY run_no DESC LIMIT $2;
 -- The newest runs of one status that is not terminal and that engines hold: few. The server does not look into what
 -- ends with OFFSET 0, and might rather walk back through all runs to save itself a sort.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM (
     SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-        parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+        parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
     FROM holdfast.run_state WHERE engine IS NOT NULL AND status = $3 OFFSET 0) AS owned
 WHERE run_no < $1
 ORDER BY run_no DESC LIMIT $2;
@@ -54,7 +55,7 @@ ORDER BY run_no DESC LIMIT $2;
 -- name: runs_of_workflow
 -- The newest runs of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
 WHERE workflow = $3 AND run_no < $1 AND ($4::text[] IS NULL OR status = ANY($4))
 ORDER BY run_no DESC LIMIT $2;
@@ -62,7 +63,7 @@ ORDER BY run_no DESC LIMIT $2;
 -- name: runs_of_root
 -- A run and its descendants, of any or of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
 WHERE (run_no = $3 OR (parent_no IS NOT NULL AND root_no = $3)) AND run_no < $1
     AND ($4::text[] IS NULL OR status = ANY($4)) AND ($5::text IS NULL OR workflow = $5)
@@ -88,7 +89,7 @@ SELECT status, count(*) FROM (
 -- The rows that belong to the memory of these runs, in the order of first scheduling.
 SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
     is_open, started_at, finished_at
-FROM holdfast.run_node_state WHERE run_no = ANY($1) AND is_open = 1 ORDER BY no;
+FROM holdfast.run_node_state WHERE run_no = ANY($1) AND is_open = 1 ORDER BY run_no, no;
 
 -- name: nodes
 -- All rows of a run, closed scopes too.
@@ -107,7 +108,7 @@ ORDER BY no;
 -- name: open_waits
 -- What these runs wait for.
 SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee, outcome, actor
-FROM holdfast.run_waits WHERE run_no = ANY($1) AND status = 'open' ORDER BY no;
+FROM holdfast.run_waits WHERE run_no = ANY($1) AND status = 'open' ORDER BY run_no, no;
 
 -- name: set_timers
 -- The timers of these runs that have not fired.
@@ -123,7 +124,8 @@ WHERE t.status = 'set' AND t.due_at <= $1 AND (t.due_at, t.run_no, t.timer) > ($
     SELECT 1 FROM holdfast.run_state AS r
     WHERE r.run_no = t.run_no AND r.engine IS NULL AND r.hold IS NULL
         AND r.status IN ('created', 'running', 'suspended', 'recovering')
-        AND r.workflow = ANY($3) AND ($4::bigint[] IS NULL OR r.root_no = ANY($4)) OFFSET 0)
+        AND r.workflow = ANY($3) AND ($4::bigint[] IS NULL OR r.root_no = ANY($4))
+        AND ($8::text[] IS NULL OR r.queue = ANY($8)) OFFSET 0)
 ORDER BY t.due_at, t.run_no, t.timer LIMIT $2;
 
 -- name: next_timer
@@ -150,7 +152,8 @@ FROM holdfast.run_waits AS w
 JOIN holdfast.run_state AS p ON p.run_no = w.run_no
 JOIN holdfast.run_state AS c ON c.run_id = holdfast.json_text(w.data, 'child')
 WHERE w.status = 'open' AND w.kind = 'child' AND w.run_no > $1 AND w.run_no <= $2
-    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled');
+    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled')
+ORDER BY w.run_no, w.no;
 
 -- name: events
 -- A page of the journal.
@@ -198,4 +201,5 @@ SELECT origin_no, cutoff_seq FROM holdfast.run_branches WHERE run_no = $1 AND or
 SELECT r.run_no FROM holdfast.run_state AS r WHERE r.run_no = ANY($1) AND (
     NOT EXISTS (SELECT 1 FROM holdfast.run_events AS e
                 WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash OFFSET 0)
-    OR EXISTS (SELECT 1 FROM holdfast.run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq OFFSET 0));
+    OR EXISTS (SELECT 1 FROM holdfast.run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq OFFSET 0))
+ORDER BY r.run_no;

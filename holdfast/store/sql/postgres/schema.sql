@@ -56,13 +56,17 @@ CREATE TABLE holdfast.run_state (
     hold        text,
     created_at  bigint NOT NULL,
     started_at  bigint,
-    finished_at bigint
+    finished_at bigint,
+    queue       text   COLLATE "C" NOT NULL DEFAULT 'default'
 ) WITH (fillfactor = 60);
 
--- Claiming, and listing what waits. Apart from the runs that are owned: PostgreSQL does not take `engine IS NULL` for a
+-- Listing what waits. Apart from the runs that are owned: PostgreSQL does not take `engine IS NULL` for a
 -- fixed value when it looks for an order.
 CREATE INDEX run_state_free ON holdfast.run_state (status, run_no)
     WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering');
+-- What wants to be advanced and nobody holds, in the order in which it is claimed.
+CREATE INDEX run_state_ready ON holdfast.run_state (workflow, version, queue, priority DESC, run_no, root_no)
+    WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
 -- Freeing an engine's runs.
 CREATE INDEX run_state_owned ON holdfast.run_state (engine, status, run_no) WHERE engine IS NOT NULL;
 CREATE INDEX run_state_finished ON holdfast.run_state (status, run_no)
@@ -188,6 +192,14 @@ CREATE TABLE holdfast.engines (
     started_at bigint NOT NULL,
     expires_at bigint NOT NULL,
     can_run    bytea  NOT NULL
+);
+
+-- Places of the pools that all engines share. They go with the engine.
+CREATE TABLE holdfast.engine_slots (
+    pool   text   COLLATE "C" NOT NULL,
+    engine text   COLLATE "C" NOT NULL,
+    held   bigint NOT NULL,
+    PRIMARY KEY (pool, engine)
 );
 
 CREATE VIEW holdfast.run_leases (run_id, engine, token, expires_at) AS

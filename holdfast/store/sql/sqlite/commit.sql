@@ -33,8 +33,8 @@ UPDATE run_state SET last_seq = ?4, head_hash = ?5, recoveries = ?6 WHERE run_no
 -- name: create_runs
 -- New runs, and new children of runs.
 INSERT INTO run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold,
-    input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at)
-VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
+    input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue)
+VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
 
 -- name: put_open_nodes
 -- The current rows of open instances. It leaves is_open alone, so that the index of open rows is not touched by every
@@ -103,9 +103,10 @@ UPDATE run_inbox_messages SET
 WHERE run_no = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
--- Messages of a group to runs that have ended meanwhile.
-UPDATE run_inbox_messages SET status = 'dead'
-WHERE message_id = ? AND status = 'new'
+-- Messages of a group to runs that have ended meanwhile: as above.
+UPDATE run_inbox_messages SET
+    status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
+WHERE message_id = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover')
     AND (SELECT status FROM run_state WHERE run_no = run_inbox_messages.run_no) IN ('completed', 'failed', 'cancelled');
 
 -- name: is_run_id_taken

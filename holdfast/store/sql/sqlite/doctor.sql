@@ -246,7 +246,7 @@ GROUP BY m.run_no;
 -- thinks that it owns the run is refused. A hold for damaged rows is over.
 UPDATE run_state SET
     token = token + 1, version = ?3, last_seq = ?4, head_hash = ?5, status = ?6, branch = ?7, recoveries = ?8,
-    started_at = ?9, finished_at = ?10, fold = ?11, hold = iif(hold LIKE 'corrupt%', NULL, hold)
+    started_at = ?9, finished_at = ?10, fold = ?11, hold = iif(hold GLOB 'corrupt*', NULL, hold)
 WHERE run_no = ?1 AND token = ?2 AND engine IS NULL;
 
 -- name: drop_nodes_of_run

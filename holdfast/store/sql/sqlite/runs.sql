@@ -3,29 +3,30 @@
 -- name: run_by_id
 -- One run by its text id.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state WHERE run_id = ?;
 
 -- name: run_by_no
 -- One run by its number.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state WHERE run_no = ?;
 
 -- name: workflows_of
--- What these runs are runs of, and of whom.
-SELECT run_no, root_no, workflow, version FROM run_state WHERE run_no IN (SELECT value FROM json_each(?));
+-- What these runs are runs of, of whom, and in which queue.
+SELECT run_no, root_no, workflow, version, queue FROM run_state WHERE run_no IN (SELECT value FROM json_each(?))
+ORDER BY run_no;
 
 -- name: runs
 -- The newest runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state WHERE run_no < ?1 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_finished
 -- The newest runs of one terminal status.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state
 WHERE status IN ('completed', 'failed', 'cancelled') AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
@@ -34,7 +35,7 @@ ORDER BY run_no DESC LIMIT ?2;
 -- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
 -- has them in this order. It is named, or SQLite walks back through finished runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state INDEXED BY run_state_live
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
     AND engine IS NULL AND status = ?3 AND run_no < ?1
@@ -43,7 +44,7 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_owned
 -- The newest runs of one status that is not terminal and that engines hold.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state INDEXED BY run_state_live
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
     AND engine IS NOT NULL AND status = ?3 AND run_no < ?1
@@ -52,7 +53,7 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_of_workflow
 -- The newest runs of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state
 WHERE workflow = ?3 AND run_no < ?1 AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4)))
 ORDER BY run_no DESC LIMIT ?2;
@@ -60,7 +61,7 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_of_root
 -- A run and its descendants, of any or of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM run_state
 WHERE (run_no = ?3 OR (parent_no IS NOT NULL AND root_no = ?3)) AND run_no < ?1
     AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4))) AND (?5 IS NULL OR workflow = ?5)
@@ -83,7 +84,7 @@ WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'reco
 -- The rows that belong to the memory of these runs; rowid is the order of first scheduling.
 SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
     is_open, started_at, finished_at
-FROM run_node_state WHERE run_no IN (SELECT value FROM json_each(?)) AND is_open = 1 ORDER BY rowid;
+FROM run_node_state WHERE run_no IN (SELECT value FROM json_each(?)) AND is_open = 1 ORDER BY run_no, rowid;
 
 -- name: nodes
 -- All rows of a run, closed scopes too.
@@ -102,7 +103,7 @@ ORDER BY rowid;
 -- name: open_waits
 -- What these runs wait for.
 SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee, outcome, actor
-FROM run_waits WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'open' ORDER BY rowid;
+FROM run_waits WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'open' ORDER BY run_no, rowid;
 
 -- name: set_timers
 -- The timers of these runs that have not fired. The index is named, or SQLite walks through those that have.
@@ -118,6 +119,7 @@ WHERE t.status = 'set' AND t.due_at <= ?1 AND (t.due_at, t.run_no, t.timer) > (?
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
     AND r.workflow IN (SELECT value FROM json_each(?3))
     AND (?4 IS NULL OR r.root_no IN (SELECT value FROM json_each(?4)))
+    AND (?8 IS NULL OR r.queue IN (SELECT value FROM json_each(?8)))
 ORDER BY t.due_at, t.run_no, t.timer LIMIT ?2;
 
 -- name: next_timer
@@ -142,7 +144,8 @@ FROM run_waits AS w INDEXED BY run_waits_for_children
 CROSS JOIN run_state AS p ON p.run_no = w.run_no
 CROSS JOIN run_state AS c ON c.run_id = json_extract(w.data, '$.child')
 WHERE w.status = 'open' AND w.kind = 'child' AND w.run_no > ?1 AND w.run_no <= ?2
-    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled');
+    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled')
+ORDER BY w.run_no, w.rowid;
 
 -- name: events
 -- A page of the journal.
@@ -189,4 +192,5 @@ FROM run_branches WHERE run_no = ? AND json_extract(data, '$.origin_no') IS NOT 
 -- Runs whose rows and journal do not end at the same event.
 SELECT r.run_no FROM run_state AS r WHERE r.run_no IN (SELECT value FROM json_each(?)) AND (
     NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash)
-    OR EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq));
+    OR EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_no = r.run_no AND e.seq > r.last_seq))
+ORDER BY r.run_no;

@@ -48,12 +48,16 @@ CREATE TABLE run_state (
     hold        TEXT,
     created_at  INTEGER NOT NULL,
     started_at  INTEGER,
-    finished_at INTEGER
+    finished_at INTEGER,
+    queue       TEXT    NOT NULL DEFAULT 'default'
 ) STRICT;
 
--- Claiming, freeing an engine's runs and counting live ones: the only index that a step of an owned run touches.
+-- Freeing an engine's runs, listing and counting live ones: the only index that a step of an owned run touches.
 CREATE INDEX run_state_live ON run_state (engine, status)
     WHERE engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering');
+-- What wants to be advanced and nobody holds, in the order in which it is claimed.
+CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no, root_no)
+    WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
 CREATE INDEX run_state_finished ON run_state (status, run_no) WHERE status IN ('completed', 'failed', 'cancelled');
 CREATE INDEX run_state_workflow ON run_state (workflow, run_no);
 CREATE INDEX run_state_descendants ON run_state (root_no, run_no) WHERE parent_no IS NOT NULL;
@@ -171,6 +175,14 @@ CREATE TABLE engines (
     expires_at INTEGER NOT NULL,
     can_run    BLOB    NOT NULL
 ) STRICT;
+
+-- Places of the pools that all engines share. They go with the engine.
+CREATE TABLE engine_slots (
+    pool   TEXT    NOT NULL,
+    engine TEXT    NOT NULL,
+    held   INTEGER NOT NULL,
+    PRIMARY KEY (pool, engine)
+) STRICT, WITHOUT ROWID;
 
 CREATE VIEW run_leases (run_id, engine, token, expires_at) AS
     SELECT run_state.run_id, run_state.engine, run_state.token, engines.expires_at

@@ -1,0 +1,141 @@
+"""`holdfast worker`: an engine process that takes whatever its code can run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import output, settings
+from holdfast.cli.logs import show_logs
+from holdfast.cli.options import Db, Json, LeaseSeconds
+from holdfast.cli.tuning import tune
+from holdfast.engine.engine import Engine
+from holdfast.model import handlers
+from holdfast.model.errors import UsageError
+from holdfast.opening import open_engine
+from holdfast.store.urls import shown
+from holdfast.worker.loading import load_place
+
+CONCURRENCY = 100
+"""Runs at work at once unless somebody says otherwise: enough to share commits, few enough to leave work for others."""
+LOOK_SECONDS = 1.0
+"""How often is looked whether the engine still can work."""
+
+
+def command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.py|MODULE]...",
+            help="The code that it runs; else `code` of holdfast.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, help="How many runs are at work here at once.")
+    ] = CONCURRENCY,
+    queues: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            metavar="NAME",
+            help="Take only runs of this queue (may be repeated); else of all.",
+            show_default=False,
+        ),
+    ] = None,
+    drain: Annotated[
+        float, typer.Option("--drain", min=0, metavar="SECONDS", help="How long bodies may go on after SIGTERM.")
+    ] = 30.0,
+    lease_seconds: LeaseSeconds = None,
+    db: Db = None,
+    json: Json = False,
+) -> int:
+    """Drive runs until it is stopped: those that nobody drives, and those that a dead engine left.
+
+    Any number of workers share a database. Each takes runs whose code it has, by turns over the workflows, and by
+    priority inside each. SIGTERM or Ctrl-C stops it in order: nothing new is taken, bodies may end, the rest is left for
+    others with no attempt lost. A second one leaves at once.
+
+    \b
+    Examples:
+      holdfast worker shop.py --db postgresql://app@db.example/app
+      holdfast worker shop reports --queue default --queue slow --concurrency 200
+      holdfast worker shop.py --drain 60 --json
+
+    \b
+    Exit codes: 0 stopped in order, 1 the database cannot be used any more, 2 wrong usage, 130 left at once.
+    """
+    url = settings.database_url(db)
+    settings.engine_numbers(lease_seconds=lease_seconds)
+    places = files or settings.project().get("code", [])
+    if not places:
+        raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
+    with output.only_json(json):
+        for place in places:
+            load_place(place)
+        if not handlers.workflow_names():
+            raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
+        show_logs()
+        tune()
+        asyncio.run(_work(url, concurrency, tuple(queues) if queues else None, drain, json=json))
+    return output.OK
+
+
+async def _work(url: str, concurrency: int, queues: tuple[str, ...] | None, drain: float, *, json: bool) -> None:
+    stop = _Stop(asyncio.get_running_loop())
+    try:
+        async with open_engine(url, concurrency=concurrency, queues=queues, grace_seconds=drain) as engine:
+            _say("working", engine, url, json=json)
+            while not stop.asked.is_set():
+                engine.check()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await stop.asked.wait()
+            if engine.actors:
+                output.note(f"stopping: bodies may go on for {drain:g} s; once more leaves at once")
+        _say("stopped", engine, url, json=json)
+    finally:
+        stop.silence()
+
+
+def _say(what: str, engine: Engine, url: str, *, json: bool) -> None:
+    names = handlers.workflow_names()
+    if json:
+        told: dict[str, Any] = {"engine": engine.lease.engine, "pid": os.getpid(), "status": what}
+        if what == "working":
+            told |= {"workflows": names, "queues": engine.queues, "concurrency": engine.settings.concurrency}
+        output.document(told, compact=True)
+        output.flush()
+    elif what == "working":
+        served = "all queues" if engine.queues is None else f"queue {', '.join(engine.queues)}"
+        output.note(
+            f"engine {engine.lease.engine} (process {os.getpid()}) works on {shown(url)}: {', '.join(names)}; {served}; "
+            f"at most {engine.settings.concurrency} runs at once. Ctrl-C stops it in order."
+        )
+    else:
+        output.note(f"engine {engine.lease.engine} has stopped; its runs are free for others")
+
+
+class _Stop:
+    """SIGTERM and Ctrl-C: the first asks, the second does not wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked = asyncio.Event()
+        self._loop = loop
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._came)
+
+    def _came(self) -> None:
+        if self.asked.is_set():
+            output.note("left at once: others take the runs over when the lease has run out")
+            os._exit(output.INTERRUPTED)
+        self.asked.set()
+
+    def silence(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.remove_signal_handler(number)

@@ -1,0 +1,189 @@
+"""Copying: everything of one database into another one, of the same kind or not.
+
+Owns: what may be copied into what, the batches, what is different in a copy, and the proof that nothing else is.
+Never: makes the copy of a database with a live engine, or into one that holds anything.
+Invariants: nobody writes to the source meanwhile. A target that is not whole says so from before its first row until
+its contents have been read again and found equal.
+On crash: the target is refused by whoever opens it; it is emptied and copied into again on request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holdfast.model.errors import StoreError, UnfinishedCopy, UsageError
+from holdfast.store.api import EngineRow
+from holdfast.store.contents import Contents, Row, Table
+from holdfast.store.urls import contents_at, store_at
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Of one transaction, whichever is reached first: large enough that the disk's flush does not count, small enough for
+any machine."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+IsDead = Callable[[EngineRow, int], bool]
+"""Whether an engine has gone, at this moment."""
+
+Progress = Callable[[str, str, int, int], None]
+"""Told what is being done with which table, and how many of how many rows are done."""
+
+
+class Copied(NamedTuple):
+    """One table that is the same on both sides."""
+
+    table: str
+    rows: int
+    digest: str
+    """Of its rows in the order of their key, as they are in the copy."""
+
+
+def copy(
+    source_url: str,
+    target_url: str,
+    *,
+    is_dead: IsDead,
+    again: bool = False,
+    progress: Progress = lambda what, table, done, total: None,
+) -> list[Copied]:
+    """Copy everything, and return when the copy was read again and found equal; it can be opened then.
+
+    The target is made if it is not there, and must be empty. `again`: or the beginning of a copy that did not come to
+    its end. Runs have no owner there, and their tokens are higher than any that was given out before.
+    """
+    _open_once(source_url, create=False)
+    try:
+        _open_once(target_url)
+    except UnfinishedCopy:
+        if not again:
+            raise
+    with closing(contents_at(source_url)) as source, closing(contents_at(target_url)) as target:
+        _refuse_target(source, target)
+        _refuse_engines(target, is_dead)
+        tables = _same_tables(source, target)
+        source.freeze()
+        _refuse_engines(source, is_dead)
+        target.begin()
+        copied = [_copy_table(source, target, name, table, progress) for name, table in tables.items()]
+        for one in copied:
+            _verify(target, one, tables[one.table], progress)
+        target.complete(source.meta().next_run_no)
+    return copied
+
+
+def _open_once(url: str, *, create: bool = True) -> None:
+    """What opening a store does: making it, bringing it to the newest schema, refusing it."""
+    store = store_at(url, create=create)
+    store.open()
+    store.close()
+
+
+def _refuse_target(source: Contents, target: Contents) -> None:
+    meta = target.meta()
+    if meta.store_id == source.meta().store_id:
+        raise UsageError(f"{source.shown} and {target.shown} are the same database")
+    if meta.is_unfinished:
+        return
+    for name in target.tables():
+        if count := target.count(name):
+            raise UsageError(
+                f"{target.shown} is not empty: its table {name} has {count:,} rows. Copy into a database that holds "
+                "nothing; nothing was changed"
+            )
+
+
+def _refuse_engines(side: Contents, is_dead: IsDead) -> None:
+    now = side.now()
+    for engine in side.engines():
+        if not is_dead(engine, now):
+            seconds = max(0, engine.expires_at - now) / 1_000_000
+            raise UsageError(
+                f"engine {engine.engine} (process {engine.pid} on {engine.host}) works on {side.shown}. Stop it first; "
+                f"if it is dead, its lease runs out in {seconds:.0f} s. Nothing was copied"
+            )
+
+
+def _same_tables(source: Contents, target: Contents) -> dict[str, Table]:
+    tables = source.tables()
+    if tables != target.tables():
+        raise StoreError(
+            f"{source.shown} and {target.shown} do not have the same tables. If the copy was begun by another version "
+            "of Holdfast, remove it and copy again; nothing was copied"
+        )
+    return tables
+
+
+def _copy_table(source: Contents, target: Contents, name: str, table: Table, progress: Progress) -> Copied:
+    digest = _Digest()
+    total = source.count(name)
+    progress("copying", name, 0, total)
+    for batch in _batches(_as_copied(source.read(name, table), name, table), digest):
+        target.write(name, table, batch)
+        progress("copying", name, digest.rows, total)
+    return Copied(name, digest.rows, digest.hex())
+
+
+def _as_copied(rows: Iterator[Row], name: str, table: Table) -> Iterator[Row]:
+    """Rows as they are in a copy: nobody owns a run there, and whoever did before cannot be taken for its owner."""
+    if name != "run_state":
+        return rows
+    engine, token = table.columns.index("engine"), table.columns.index("token")
+
+    def freed(row: Row) -> Row:
+        changed = list(row)
+        changed[engine], changed[token] = None, row[token] + 1
+        return tuple(changed)
+
+    return map(freed, rows)
+
+
+def _verify(target: Contents, expected: Copied, table: Table, progress: Progress) -> None:
+    """Read a table of the copy again, and compare it with what was read from the source."""
+    digest = _Digest()
+    for _ in _batches(target.read(expected.table, table), digest):
+        progress("verifying", expected.table, digest.rows, expected.rows)
+    found = Copied(expected.table, digest.rows, digest.hex())
+    if found != expected:
+        raise StoreError(
+            f"{target.shown}: the table {expected.table} is not what was copied into it: {found.rows:,} rows with the "
+            f"digest {found.digest}, and {expected.rows:,} with {expected.digest} were copied. Does somebody else "
+            "write there?"
+        )
+
+
+class _Digest:
+    """What rows amount to, in their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.rows = 0
+
+    def add(self, row: Row) -> int:
+        """Add a row; its size."""
+        data = _encode(row)
+        self._hash.update(data)
+        self.rows += 1
+        return len(data)
+
+    def hex(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _batches(rows: Iterator[Row], digest: _Digest) -> Iterator[list[Row]]:
+    """Rows in portions that fit into memory; each has gone into the digest."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += digest.add(row)
+        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

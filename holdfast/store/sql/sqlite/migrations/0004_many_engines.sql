@@ -1,0 +1,13 @@
+-- Many engines: queues, claiming in the order of each version of a workflow, places of pools that all engines share.
+
+ALTER TABLE run_state ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+
+CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no, root_no)
+    WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
+
+CREATE TABLE engine_slots (
+    pool   TEXT    NOT NULL,
+    engine TEXT    NOT NULL,
+    held   INTEGER NOT NULL,
+    PRIMARY KEY (pool, engine)
+) STRICT, WITHOUT ROWID;

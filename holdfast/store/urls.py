@@ -1,0 +1,68 @@
+"""Addresses: which database a URL means.
+
+Owns: the schemes there are, choosing the driver, and what of an address may be shown.
+Never: connects. PostgreSQL's driver is imported when the first address asks for it: nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from holdfast.model.errors import UsageError
+from holdfast.store import sqlite_connections
+from holdfast.store.api import Store
+from holdfast.store.contents import Contents
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite_contents import SqliteContents
+
+SUPPORTED: Final = "sqlite:///file.db, a path, or postgresql://user:password@host:5432/database"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_OF_POSTGRES: Final = ("postgresql", "postgres")
+
+
+def store_at(url: str, *, create: bool = True) -> Store:
+    """The store that an address means, not open yet. Without `create`, opening one that is not there raises
+    StoreMissing and makes nothing. Raises UsageError for a scheme that nobody knows."""
+    if is_postgres(url):
+        from holdfast.store.postgres import PostgresStore
+
+        return PostgresStore(url, create=create)
+    return SqliteStore(url, create=create)
+
+
+def contents_at(url: str) -> Contents:
+    """Everything in the database that an address means, which must be there; for copying."""
+    if is_postgres(url):
+        from holdfast.store.postgres_contents import PostgresContents
+
+        return PostgresContents(url)
+    path = sqlite_connections.database_path(url)
+    if path is None:
+        raise UsageError(f"{url} is a database in memory, and gone with its process; name a file or a server")
+    return SqliteContents(path)
+
+
+def is_postgres(url: str) -> bool:
+    """Whether an address names a PostgreSQL server; else it names a SQLite file. UsageError: neither."""
+    found = _SCHEME.match(url)
+    scheme = "sqlite" if found is None else found[1].lower()
+    if scheme not in ("sqlite", *_OF_POSTGRES):
+        raise UsageError(f"{scheme}:// is no database that Holdfast knows; use {SUPPORTED}")
+    return scheme in _OF_POSTGRES
+
+
+def database_file(url: str) -> Path | None:
+    """The file that an address names, absolute; None: there is none, it is a server's or in memory."""
+    return None if is_postgres(url) else sqlite_connections.database_path(url)
+
+
+def shown(url: str) -> str:
+    """An address as it may be printed and logged: without a password, and good in any directory."""
+    if is_postgres(url):
+        from holdfast.store.postgres_connections import address
+
+        return address(url).shown
+    path = sqlite_connections.database_path(url)
+    return url if path is None else f"sqlite:///{path}"

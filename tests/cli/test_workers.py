@@ -1,0 +1,169 @@
+"""Workers in real processes: taking runs, sharing them, dying, stopping."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.store.urls import store_at
+from tests.cli.conftest import CHEAP, Project, eventually
+from tests.servers import PostgresServer
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, project: Project) -> Project:
+    """A project on a database that several processes share, of either kind."""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        project.url = server.url(schema=f"workers_{abs(hash(request.node.name)):x}")
+    (project.directory / "holdfast.toml").write_text(f'[holdfast]\ndatabase_url = "{project.url}"\n')
+    return project
+
+
+class Worker:
+    """A worker that has said that it works."""
+
+    def __init__(self, project: Project, *options: str) -> None:
+        self.process = project.start("worker", "flows.py", "--json", *options)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.said: dict[str, Any] = json.loads(line)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(how)
+        output, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, output
+
+
+def ended(project: Project, *run_ids: str) -> None:
+    def all_have() -> bool:
+        return all(project.json("show", run_id)["status"] == "completed" for run_id in run_ids)
+
+    eventually(all_have, f"{run_ids} did not complete", 60)
+
+
+def owned(project: Project) -> dict[str, int]:
+    return {engine["engine"]: engine["runs"] for engine in project.json("engines")}
+
+
+def test_a_worker_drives_what_was_started_elsewhere(shared: Project) -> None:
+    assert shared.cli("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "early").stdout == "early\n"
+    assert shared.json("show", "early")["status"] == "created"
+    worker = Worker(shared)
+    assert shared.json("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "late")["run_id"] == "late"
+    ended(shared, "early", "late")
+    code, output = worker.stop()
+    assert code == 0
+    assert json.loads(output.splitlines()[-1])["status"] == "stopped"
+    assert shared.json("engines") == []
+
+
+def test_engines_are_listed_with_their_life_load_and_code(shared: Project) -> None:
+    worker = Worker(shared, "--concurrency", "7", "--queue", "default", "--queue", "slow")
+    shared.json("start", "flows.py:gated", "--run-id", "held")
+    shared.wait_for("attempt-1")
+    (engine,) = shared.json("engines")
+    assert engine["engine"] == worker.said["engine"]
+    assert engine["pid"] == worker.process.pid
+    assert (engine["life"], engine["runs"], engine["concurrency"]) == ("alive", 1, 7)
+    assert engine["queues"] == ["default", "slow"]
+    assert {"flows.charge", "flows.gated"} <= set(engine["handlers"])
+    table = shared.cli("engines").stdout
+    assert worker.said["engine"] in table
+    assert "1/7" in table
+    shared.open_gate()
+    ended(shared, "held")
+    worker.stop()
+
+
+def test_a_worker_that_is_killed_is_noticed_and_another_goes_on_with_the_next_attempt(shared: Project) -> None:
+    first = Worker(shared, "--lease-seconds", "2")
+    shared.json("start", "flows.py:gated", "--run-id", "held")
+    shared.wait_for("attempt-1")
+    second = Worker(shared, "--lease-seconds", "2")
+    first.process.send_signal(signal.SIGKILL)
+    shared.wait_for("attempt-2")
+    shared.open_gate()
+    ended(shared, "held")
+    assert shared.marks("adds") == 6  # three before the gate and three behind it: none was done again
+    (taken,) = shared.events("held", "RunTakenOver")
+    assert taken["data"]["engine"] == second.said["engine"]
+    second.stop()
+    assert shared.cli("doctor", "--deep").returncode == 0
+
+
+def test_a_worker_that_is_stopped_leaves_its_runs_at_once_with_no_attempt_lost(shared: Project) -> None:
+    first = Worker(shared, "--drain", "0.2", "--lease-seconds", "600")
+    shared.json("start", "flows.py:gated", "--run-id", "held")
+    shared.wait_for("attempt-1")
+    code, _ = first.stop()
+    assert code == 0
+    shared.open_gate()
+    second = Worker(shared)
+    ended(shared, "held")
+    assert [event["data"]["attempt"] for event in shared.events("held", "NodeStarted")][-1] == 1
+    second.stop(signal.SIGINT)
+
+
+def test_a_stopping_worker_lets_bodies_end_and_takes_nothing_new(shared: Project) -> None:
+    worker = Worker(shared, "--drain", "60")
+    shared.json("start", "flows.py:careful", "--run-id", "held")
+    shared.wait_for("once")
+    worker.process.send_signal(signal.SIGTERM)
+    shared.json("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "too late")
+    shared.open_gate()
+    worker.process.communicate(timeout=60)
+    assert worker.process.returncode == 0
+    assert shared.json("show", "held")["status"] == "completed"
+    assert shared.json("show", "too late")["status"] == "created"
+
+
+def test_workers_share_the_runs_and_none_runs_twice(shared: Project) -> None:
+    workers = [Worker(shared, "--concurrency", "2") for _ in range(3)]
+    names = [f"run-{n}" for n in range(12)]
+    for name in names:
+        shared.json("start", "flows.py:wide", "--run-id", name)
+    ended(shared, *names)
+    assert {worker.stop()[0] for worker in workers} == {0}
+    store = store_at(shared.url)
+    store.open()
+    try:
+        for name in names:
+            row = store.run(name)
+            assert row is not None
+            assert row.recoveries == 0
+    finally:
+        store.close()
+    assert shared.cli("doctor", "--deep").returncode == 0
+
+
+def test_without_code_a_worker_says_what_to_do(project: Project) -> None:
+    done = project.cli("worker")
+    assert done.returncode == 2
+    assert "holdfast worker FILE.py" in done.stderr
+    (project.directory / "empty.py").write_text("x = 1\n")
+    done = project.cli("worker", "empty.py")
+    assert done.returncode == 2
+    assert "no workflow in empty.py" in done.stderr
+
+
+def test_the_code_of_a_worker_may_stand_in_the_project_file(project: Project) -> None:
+    (project.directory / "holdfast.toml").write_text('[holdfast]\ncode = ["flows.py"]\n')
+    process: subprocess.Popen[str] = project.start("worker", "--json")
+    assert process.stdout is not None
+    assert "fulfil" in json.loads(process.stdout.readline())["workflows"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_a_worker_whose_database_cannot_be_opened_ends_with_one_line(project: Project, tmp_path: Path) -> None:
+    done = project.cli("worker", "flows.py", "--db", "postgresql://nobody@127.0.0.1:1/none")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "cannot be reached" in done.stderr

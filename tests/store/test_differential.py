@@ -1,0 +1,137 @@
+"""The same random histories through a plain oracle, SQLite and PostgreSQL: every answer is the same.
+
+HOLDFAST_EXPLORE=20 runs twenty times as many, at random. A history that tells stores apart is made smaller call by call,
+row by row, before it is shown; hypothesis, which knows nothing of calls, would need minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import Phase, given, settings
+from msgspec.structs import replace
+
+from holdfast.store.api import Commit, Landed, MessageRow, Store
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.conformance.oracle.store import OracleStore
+from tests.property.conftest import MORE
+from tests.servers import PostgresServer
+from tests.store.histories import Call, History, histories
+from tests.store.postgres_kit import sql
+
+HISTORIES = 50
+TABLES = (
+    "workflow_versions", "run_state", "run_node_state", "run_events", "run_branches", "run_inbox_messages", "run_waits",
+    "run_timers", "engines", "engine_slots",
+)  # fmt: skip
+EMPTY = (
+    f"WITH {', '.join(f'_{table} AS (DELETE FROM holdfast.{table})' for table in TABLES)} "  # noqa: S608
+    "UPDATE holdfast.store_meta SET next_run_no = 1"
+)
+
+
+class Difference(NamedTuple):
+    """Where a store does not answer what the oracle answers."""
+
+    store: str
+    number: int
+    answer: Any
+    expected: Any
+
+
+class Stores:
+    """The drivers, empty at the beginning of each history."""
+
+    def __init__(self, postgres: PostgresStore, url: str) -> None:
+        self._postgres = postgres
+        self._url = url
+
+    def difference(self, history: History) -> Difference | None:
+        sql(self._url, EMPTY)
+        sqlite, oracle = SqliteStore("sqlite://"), OracleStore()
+        sqlite.open()
+        stores: tuple[Store, ...] = (sqlite, self._postgres)
+        try:
+            for number, call in enumerate(history):
+                expected = comparable(call.of(oracle))
+                for store in stores:
+                    answer = comparable(call.of(store))
+                    if answer != expected:
+                        return Difference(type(store).__name__, number, answer, expected)
+        finally:
+            sqlite.close()
+        return None
+
+    def smallest(self, history: History, found: Difference) -> tuple[History, Difference]:
+        """The same with everything left out that is not needed to tell the stores apart."""
+        history = History(history[: found.number + 1])
+        is_smaller = True
+        while is_smaller:
+            is_smaller = False
+            for smaller in _smaller(history):
+                again = self.difference(smaller)
+                if again is not None:
+                    history, found, is_smaller = History(smaller[: again.number + 1]), again, True
+                    break
+        return history, found
+
+
+@pytest.fixture(scope="module")
+def stores(postgres: PostgresServer) -> Iterator[Stores]:
+    store = PostgresStore(url := postgres.url())
+    store.open()
+    yield Stores(store, url)
+    store.close()
+
+
+@settings(max_examples=HISTORIES * MORE, phases=[Phase.generate])
+@given(history=histories())
+def test_every_store_answers_what_the_oracle_answers(stores: Stores, history: History) -> None:
+    found = stores.difference(history)
+    if found is not None:
+        history, found = stores.smallest(history, found)
+        calls = "\n".join(f"  {call}" for call in history)
+        pytest.fail(f"{found.store} answers\n  {found.answer}\ninstead of\n  {found.expected}\nafter\n{calls}")
+
+
+def comparable(answer: Any) -> Any:
+    """An answer with its types, less what stores may choose: the words of a refusal, and the numbers of messages, which
+    only tell their order."""
+    match answer:
+        case Landed():
+            return answer.refusal
+        case MessageRow():
+            return repr(answer._replace(no=0))
+        case list() | tuple():
+            if answer and all(isinstance(one, MessageRow) for one in answer):
+                numbers = [message.no for message in answer]
+                assert numbers == sorted(set(numbers)), "not in the order of arrival"
+            return [comparable(one) for one in answer]
+        case dict():
+            return {key: comparable(value) for key, value in answer.items()}
+        case _:
+            return repr(answer)
+
+
+def _smaller(history: History) -> Iterator[History]:
+    """The history without one call, without one member of a list that a call is given, without one kind of rows."""
+    for place in reversed(range(len(history))):
+        yield History(history[:place] + history[place + 1 :])
+    for place, call in enumerate(history):
+        for group in _smaller_lists(call.args[0] if call.args else None):
+            yield History([*history[:place], call._replace(args=(group, *call.args[1:])), *history[place + 1 :]])
+
+
+def _smaller_lists(given: Any) -> Iterator[list[Any]]:
+    if not isinstance(given, list):
+        return
+    for place, one in enumerate(given):
+        yield given[:place] + given[place + 1 :]
+        if isinstance(one, Commit):
+            for name in ("children", "messages", "outcomes", "waits", "timers", "nodes", "events"):
+                for index in range(len(getattr(one, name))):
+                    rows = [row for other, row in enumerate(getattr(one, name)) if other != index]
+                    yield [*given[:place], replace(one, **{name: rows}), *given[place + 1 :]]
