@@ -5,6 +5,11 @@ Never: builds a commit (actor.py) or knows SQL (store).
 Invariants: commits land in the order in which they were handed over; a run has at most one in flight. Whatever has
 queued while the last group was being written is the next group; nobody waits for a window.
 On crash: a group is in the database or it is not.
+
+Where a server writes, it should not wait for us nor we for it. So groups have a limit there, which parts many runs that
+go on in step into several crowds; and the next group is sent before those of the last one are told. While the server
+writes one crowd, bodies run and the next commits of the others are made. A file is written by this process itself: there
+a group takes everybody, and those who have landed are told first, since two crowds would only fight for the interpreter.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -23,6 +29,9 @@ from holdfast.store.api import Commit, Landed, Store
 log = logging.getLogger("holdfast.engine")
 _T = TypeVar("_T")
 FULL_RETRY_SECONDS = 1.0
+SERVED_GROUP_MAX = 250
+"""Commits of one group where a server writes: 1,000 runs are four crowds, of which one is at the server. Smaller groups
+cost more of everybody's time, larger ones leave one of the two idle."""
 
 
 class Lander(Protocol):
@@ -97,6 +106,8 @@ class Committer:
         self._loop = loop
         self._on_fatal = on_fatal
         self._writer = writer
+        self._is_served = store.is_shared
+        self._group_max = SERVED_GROUP_MAX if self._is_served else sys.maxsize
         self._pending: list[tuple[Commit, Lander]] = []
         self._busy = False
         self.on_loop = False
@@ -113,7 +124,7 @@ class Committer:
         """Send what has queued, unless a group is under way: then it goes when that one has landed."""
         if self._busy or not self._pending:
             return
-        group, self._pending = self._pending, []
+        group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
         self._busy = True
         if self.on_loop and len(group) == 1 and self._writer.idle:
             self._land(group, *self._try(group))
@@ -141,6 +152,8 @@ class Committer:
             self._fail(group, error)
             return
         self.commits += 1
+        if self._is_served:
+            self.flush()
         for (_, lander), outcome in zip(group, outcomes, strict=True):
             try:
                 lander.landed(outcome)

@@ -90,7 +90,7 @@ class Engine:
         self.clock: Clock = clock or clock_of(store)
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
-        self.memories = Memories(store, self.values, self.spawn)
+        self.memories = Memories(store, self.values)
         self.versions = Versions(store, runs_code=drives)
         self.allowances = Allowances(self)
         self.slots = Slots(self.settings.threads, self.settings.processes, self.allowances.short_of)
@@ -104,6 +104,8 @@ class Engine:
         self._flushing: set[int] = set()
         self._offer = offers.NOTHING
         self._others_wrote = False
+        self._unowned_told = False
+        """Perhaps there are runs that nobody drives."""
         self._hinted = asyncio.Event()
         self._next_sweep = 0.0
         self._next_dead = 0.0
@@ -516,7 +518,7 @@ class Engine:
             self.loop.call_soon_threadsafe(self._hint)
 
     def _hint(self) -> None:
-        self._next_sweep = 0.0
+        self._unowned_told = True
         self._hinted.set()
 
     async def _rest(self) -> None:
@@ -544,12 +546,15 @@ class Engine:
         if now >= self._next_dead:
             self._next_dead = now + DEAD_LOOK_SECONDS
             await self.recovery.bury_dead()
-            if self._others_wrote:  # an engine that stops leaves runs, and nobody is told
+            if self._others_wrote:  # perhaps a run for whoever takes it; and an engine that stops leaves its own
                 self._others_wrote = False
-                self._next_sweep = now
+                self._unowned_told = True
         if now >= self._next_sweep:
             self._next_sweep = now + self.settings.sweep_seconds
             await self.recovery.sweep()
+        elif self._unowned_told:
+            self._unowned_told = False
+            await self.recovery.claim_claimable()
 
     async def _look_around(self, others_wrote: bool) -> None:
         """One look at what others wrote."""

@@ -7,12 +7,13 @@ Owns: which events remembered calls are in, and one read for all bodies that beg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.engine.batching import Batch
 from holdfast.engine.values import Values
-from holdfast.store.api import EventRow, Store
+from holdfast.model.lineage import is_in
+from holdfast.model.state import RunState
+from holdfast.store.api import Store
 
 MEMORY_EVENTS = (
     "StepCompleted",
@@ -24,32 +25,74 @@ MEMORY_EVENTS = (
     "NodeFailed",
 )
 """What remembered calls are read from."""
+READ_AT_ONCE = 250
+"""Bodies whose memories are read together; in between everybody else has a turn of the loop."""
+
+Remembered = list[tuple[str, bytes]]
+"""Type and data of events, in their order."""
 
 
 class _Asked(NamedTuple):
-    run_no: int
+    state: RunState
+    node: str
+    path: str
     since: int
     args: Iterable[Any]
+    answer: asyncio.Future[Remembered]
 
 
 class Memories:
     """The journals of all runs of an engine, as bodies read them."""
 
-    def __init__(self, store: Store, values: Values, spawn: Callable[..., asyncio.Task[Any]]) -> None:
+    def __init__(self, store: Store, values: Values) -> None:
         self._store = store
         self._values = values
-        self._reading: Batch[_Asked, list[EventRow]] = Batch(self._read, spawn)
+        self._asked: list[_Asked] = []
 
-    async def recall(self, run_no: int, since: int, args: Iterable[Any]) -> list[EventRow]:
-        """The events of a run, from seq `since` on, that calls can be remembered from. What these arguments are made of
-        is at hand afterwards."""
-        return [row for row in await self._reading.put(_Asked(run_no, since, args)) if row.seq >= since]
+    def recall(
+        self, state: RunState, node: str, path: str, since: int, args: Iterable[Any]
+    ) -> asyncio.Future[Remembered]:
+        """The events of an instance, from seq `since` on, that calls can be remembered from. What these arguments are
+        made of is at hand afterwards."""
+        loop = asyncio.get_running_loop()
+        if not self._asked:  # everybody else who asks in this turn is heard as well
+            loop.call_soon(self._read, loop)
+        answer: asyncio.Future[Remembered] = loop.create_future()
+        self._asked.append(_Asked(state, node, path, since, args, answer))
+        return answer
 
-    async def _read(self, asked: list[_Asked]) -> list[list[EventRow]]:
-        await asyncio.sleep(0)  # the first one asks alone; everybody else of this turn comes next, together
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked, self._asked = self._asked[:READ_AT_ONCE], self._asked[READ_AT_ONCE:]
+        if self._asked:
+            loop.call_soon(self._read, loop)
+        try:
+            answers = self._remembered(asked)
+        except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            for one in asked:
+                if not one.answer.done():
+                    one.answer.set_exception(e)
+            return
+        for one, answer in zip(asked, answers, strict=True):
+            if not one.answer.done():
+                one.answer.set_result(answer)
+
+    def _remembered(self, asked: list[_Asked]) -> list[Remembered]:
         first: dict[int, int] = {}
-        for run_no, since, _ in asked:
-            first[run_no] = min(since, first.get(run_no, since))
-        self._values.bring((run_no, located) for run_no, _, args in asked for located in args)
+        for state, _, _, since, _, _ in asked:
+            first[state.run_no] = min(since, first.get(state.run_no, since))
+        self._values.bring((one.state.run_no, located) for one in asked for located in one.args)
         found = self._store.events_of([(run_no, since - 1) for run_no, since in first.items()], MEMORY_EVENTS)
-        return [found[run_no] for run_no, _, _ in asked]
+        answers: list[Remembered] = []
+        for state, node, path, since, _, _ in asked:
+            ancestors, branch = state.fold.ancestors, state.branch
+            answers.append(
+                [
+                    (row.type, row.data)
+                    for row in found[state.run_no]
+                    if row.node == node
+                    and row.path == path
+                    and row.seq >= since
+                    and is_in(ancestors, branch, row.branch, row.seq)
+                ]
+            )
+        return answers

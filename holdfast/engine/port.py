@@ -6,11 +6,10 @@ Owns: what a body may read of its run, and what it asks of other runs. What it t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model import commands as cmd
-from holdfast.model.lineage import is_in
 from holdfast.model.state import RunState
 from holdfast.model.statuses import NodeStatus
 
@@ -43,14 +42,8 @@ class BodyPort:
         await self.flushed()
         return await asyncio.to_thread(self.engine.values.load, self.state, located)
 
-    async def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> list[tuple[str, bytes]]:
-        found = await self.engine.memories.recall(self.run_no, since, args)
-        ancestors, branch = self.state.fold.ancestors, self.state.branch
-        return [
-            (row.type, row.data)
-            for row in found
-            if row.node == node and row.path == path and is_in(ancestors, branch, row.branch, row.seq)
-        ]
+    def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Awaitable[Sequence[tuple[str, bytes]]]:
+        return self.engine.memories.recall(self.state, node, path, since, args)
 
     def now(self) -> int:
         return self.engine.clock.now()

@@ -5,7 +5,7 @@ Owns: `Attempt` (an order to run a body), `Executor` (who carries it out), `RunP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -44,7 +44,7 @@ class RunPort(Protocol):
         """Wait until nothing of the run is held back."""
         ...
 
-    async def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Sequence[tuple[str, bytes]]:
+    def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Awaitable[Sequence[tuple[str, bytes]]]:
         """Type and data of the events that an instance's remembered calls are read from, from seq `since` on. Loading
         these located arguments is quick afterwards."""
         ...

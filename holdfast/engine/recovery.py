@@ -9,12 +9,11 @@ On crash: a claim without a commit leaves a run that another engine finds in the
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine import offers, supplies
 from holdfast.engine.actor import RunActor
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 DUE_AT_ONCE = 1_000
 """Timers whose runs are claimed together: a slow disk must not be waited for again and again."""
-LOADED_AT_ONCE = 100
+LOADED_AT_ONCE = 200
 """Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
 CLAIMED_AT_ONCE = 1_000
 """Runs of each version that are claimed together."""
@@ -274,35 +273,38 @@ class Recovery:
             messages[message.run_no].append(message)
         signals: dict[int, list[HeldSignal]] = held_signals(store.held_messages(numbers))
         torn = set(store.differing_heads(numbers))
+        codes: dict[int, _Code] = {}
         for row in rows:
-            first = messages[row.run_no][0] if messages[row.run_no] else None
-            if first is not None and first.kind in OPENS_BRANCH:  # else it has its turn when the others had theirs
-                engine.spawn(self._open_branch(row, first))
+            run_no = row.run_no
+            asked = messages.get(run_no, [])
+            if asked and asked[0].kind in OPENS_BRANCH:  # else it has its turn when the others had theirs
+                engine.spawn(self._open_branch(row, asked[0]))
                 continue
-            if row.run_no in torn:
+            if run_no in torn:
                 engine.spawn(self._repair(row))
                 continue
             try:
                 plan = engine.versions.numbered(row.workflow, row.version)
-                state = state_from_rows(plan, row, nodes[row.run_no], waits[row.run_no], timers[row.run_no])
-                for signal in signals.get(row.run_no, ()):
+                state = state_from_rows(plan, row, nodes[run_no], waits.get(run_no, ()), timers.get(run_no, ()))
+                for signal in signals.get(run_no, ()):
                     state.hold_signal(signal)
             except (CorruptJournal, KeyError, ValueError, AssertionError) as e:
                 await self._hold(row, f"corrupt: {type(e).__name__}: {e}")
                 continue
-            cancelled = any(message.kind == "cancel" for message in messages[row.run_no])
-            if not cancelled and await self._set_aside(row, state, nodes[row.run_no], alone):
+            cancelled = asked and any(message.kind == "cancel" for message in asked)
+            is_at_work = state.status is not RunStatus.SUSPENDED  # else nothing of it was cut off
+            if is_at_work and not cancelled and await self._set_aside(row, state, nodes[run_no], alone):
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
-            changed = self._changed_code(actor) if actor.runs_here() else ()
-            if changed and state.fold.settings.on_code_change == "fail" and row.run_no not in self.accepted:
+            changed = self._changed_code(actor, codes) if actor.runs_here() else ()
+            if changed and state.fold.settings.on_code_change == "fail" and run_no not in self.accepted:
                 if not await self._leave_to_others(row, plan):
                     names = ", ".join(name for name, _, _ in changed)
                     why = f"code_changed: {names} changed since the run began; on_code_change is 'fail'"
                     await self._hold(row, why)
                 continue
             engine.adopt(actor)
-            self._go_on(actor, row, nodes[row.run_no], messages[row.run_no], changed, alone)
+            self._go_on(actor, row, nodes[run_no], asked, changed, alone)
 
     async def _open_branch(self, row: RunRow, message: MessageRow) -> None:
         """A run that nobody drives is to go on from elsewhere: nothing of it starts before that."""
@@ -335,7 +337,8 @@ class Recovery:
         alone: bool,
     ) -> None:
         for wait in actor.state.waits.values():
-            self._follow_again(actor, wait.child)
+            if wait.child is not None:
+                self._follow_again(actor, wait.child)
         is_undoing = actor.state.fold.closing == "compensating"
         is_suspended = row.status == RunStatus.SUSPENDED
         if is_undoing and is_suspended:  # an answer lets a compensation go on, which must know what it undoes
@@ -359,20 +362,22 @@ class Recovery:
     def _bring_undo(self, actor: RunActor) -> None:
         actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(actor.run_no)))
 
-    def _follow_again(self, actor: RunActor, child: str | None) -> None:
+    def _follow_again(self, actor: RunActor, child: str) -> None:
         """A child that reports to somebody else: who waits for it must look by himself, also after a takeover."""
-        row = None if child is None else self._engine.store.run(child)
+        row = self._engine.store.run(child)
         if row is not None and row.parent_no != actor.run_no:
             actor.follow_child(row.run_id)
 
-    def _changed_code(self, actor: RunActor) -> tuple[tuple[str, str, str], ...]:
-        """Handlers whose code is not the one that the run began with."""
-        now = tuple((n, h.fingerprint) for n in actor.plan.handlers if (h := handlers.find(n)) is not None)
-        if not now or _code_hash(now) == actor.state.fold.code_hash:
+    def _changed_code(self, actor: RunActor, codes: dict[int, _Code]) -> tuple[tuple[str, str, str], ...]:
+        """Handlers whose code is not the one that the run began with. `codes` is filled with what runs share."""
+        now = codes.get(id(actor.plan))
+        if now is None:
+            now = codes[id(actor.plan)] = _Code.of(actor.plan)
+        if not now.fingerprints or now.hash == actor.state.fold.code_hash:
             return ()
         created: Any = ev.decode(*self._engine.store.event_data(actor.run_no, [1])[1])
         was = created.fingerprints
-        return tuple((n, was[n], fp) for n, fp in sorted(now) if n in was and was[n] != fp)
+        return tuple((n, was[n], fp) for n, fp in sorted(now.fingerprints.items()) if n in was and was[n] != fp)
 
     async def _leave_to_others(self, row: RunRow, plan: Plan) -> bool:
         """A run that must not go on with our code: whether a live engine has the code that it began with, and has it
@@ -403,7 +408,7 @@ class Recovery:
         if cut_off and row.recoveries >= limit and row.run_no not in self.accepted:
             await self._hold(row, f"crash_loop: {row.recoveries} engines died in a row while this run made no progress")
             return True
-        if alone or state.status is RunStatus.SUSPENDED or not is_suspect(row.recoveries, cut_off, limit):
+        if alone or not is_suspect(row.recoveries, cut_off, limit):
             return False
         await self._engine.committer.insist(self._engine.store.release, [(row.run_no, row.token)])
         self._engine.isolation.add(row.run_no, row.recoveries)
@@ -415,10 +420,16 @@ class Recovery:
         await engine.put_on_hold(row.run_no, row.token, why)
 
 
-@functools.lru_cache(maxsize=1_000)
-def _code_hash(fingerprints: tuple[tuple[str, str], ...]) -> str:
-    """The same for all runs of a workflow, of which very many may be taken over."""
-    return code_hash(dict(fingerprints))
+class _Code(NamedTuple):
+    """The code of a plan, as far as it is loaded here."""
+
+    fingerprints: dict[str, str]
+    hash: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Code:
+        found = {name: handler.fingerprint for name in plan.handlers if (handler := handlers.find(name)) is not None}
+        return cls(found, code_hash(found))
 
 
 def _cut_off(nodes: list[NodeRow]) -> bool:

@@ -7,7 +7,7 @@ Invariants: reading back what was written gives the same state (what is marked "
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,8 +24,21 @@ _encode = msgspec.json.Encoder().encode
 _fold = msgspec.json.Decoder(Fold).decode
 _counters = msgspec.json.Decoder(Counters).decode
 _captured = msgspec.json.Decoder(dict[str, Any]).decode
-_wait_data = msgspec.json.Decoder(dict[str, Any]).decode
 _signal = msgspec.json.Decoder(Signal).decode
+_RUN_STATUSES = {status.value: status for status in RunStatus}
+_NODE_STATUSES = {status.value: status for status in NodeStatus}
+"""By name: what an Enum does to find a member takes as long as the rest of an instance."""
+
+
+class _WaitData(msgspec.Struct, gc=False):
+    """What a wait's row keeps as JSON."""
+
+    call: dict[str, Any]
+    about: Any = None
+    child: str | None = None
+
+
+_wait_data = msgspec.json.Decoder(_WaitData).decode
 
 
 def node_row(run_no: int, ns: NodeState, is_open: int) -> Any:
@@ -132,11 +145,14 @@ def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
             case ev.WaitOpened(wait_id=wait_id):
                 rows[wait_id] = wait_row(state.run_no, entry, state.waits.get(wait_id))
             case ev.WaitClosed(wait_id=wait_id, outcome=outcome, actor=actor):
-                row = rows.get(wait_id) or _known_wait(state.run_no, wait_id)
-                rows[wait_id] = row._replace(status="closed", outcome=outcome, actor=actor or None)
+                opened = rows.get(wait_id)
+                if opened is None:
+                    rows[wait_id] = _known_wait(state.run_no, wait_id, "closed", None, None, outcome, actor or None)
+                else:
+                    rows[wait_id] = opened._replace(status="closed", outcome=outcome, actor=actor or None)
             case ev.RunEdited(after={"wait_id": wait_id}) if wait_id in state.waits and wait_id not in rows:
                 wait = state.waits[wait_id]
-                rows[wait_id] = _known_wait(state.run_no, wait_id)._replace(basket=wait.basket, assignee=wait.assignee)
+                rows[wait_id] = _known_wait(state.run_no, wait_id, "open", wait.basket, wait.assignee)
     return list(rows.values())
 
 
@@ -161,9 +177,9 @@ def wait_row(run_no: int, opened: ev.Entry, wait: WaitState | None) -> WaitRow:
     )
 
 
-def _known_wait(run_no: int, wait_id: str) -> WaitRow:
-    """A change of a wait that has its row: of the rest the store takes nothing."""
-    return WaitRow(run_no, wait_id, "", None, None, 1, 1, "open", 0, None, b"{}")
+def _known_wait(run_no: int, wait_id: str, status: str, *changed: str | None) -> WaitRow:
+    """A change of a wait that has its row: basket, assignee, outcome, actor. Of the rest the store takes nothing."""
+    return WaitRow(run_no, wait_id, "", None, None, 1, 1, status, 0, None, b"{}", *changed)
 
 
 def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
@@ -185,42 +201,66 @@ def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
 
 def node_from_row(state: RunState, row: NodeRow) -> NodeState:
     """An instance from its row, with the scope it lies in (made up if that is closed)."""
-    base = row.node.removesuffix("~undo")
-    scope_plan = state.plan.scope_of(row.path)
+    (
+        _, node, path, visit, status_name, attempt, failures, output_seq, memory_seq, not_before, captured, counted, _,
+        started_at, finished_at,
+    ) = row  # fmt: skip
+    base = node.removesuffix("~undo")
+    scope_plan = state.plan.scope_of(path)
     plan = scope_plan.nodes[base]
-    if base != row.node:
+    if base != node:
         assert plan.undo is not None
         plan = plan.undo
-    lane = plan.definition.lane
-    scope_path = row.path[: len(row.path) - len(lane)] if lane else row.path
+    scope_path = path[: len(path) - len(plan.lane)] if plan.lane else path
     scope = state.scopes.get(scope_path) or OpenScope(scope_path, scope_plan, None)
-    ns = NodeState(plan, scope, row.node, row.path, row.visit)
-    ns.status = NodeStatus(row.status)
-    ns.attempt, ns.failures, ns.output_seq = row.attempt, row.failures, row.output_seq
-    ns.memory_seq, ns.not_before = row.memory_seq, row.not_before
-    ns.captured = _captured(row.captured) if row.captured else {}
-    ns.counters = _counters(row.scope) if row.scope else None
-    ns.virtual = ns.counters is not None and ns.status is NodeStatus.COMPLETED
-    ns.started_at, ns.finished_at = row.started_at, row.finished_at
-    return ns
+    status = _NODE_STATUSES[status_name]
+    counters = _counters(counted) if counted else None
+    return NodeState(
+        plan,
+        scope,
+        node,
+        path,
+        visit,
+        status,
+        attempt,
+        failures,
+        output_seq,
+        memory_seq,
+        not_before,
+        _captured(captured) if captured else {},
+        counters,
+        counters is not None and status is NodeStatus.COMPLETED,
+        (),
+        started_at,
+        finished_at,
+    )
 
 
 def state_from_rows(
-    plan: Plan, row: RunRow, nodes: Iterable[NodeRow], waits: Iterable[WaitRow], timers: Iterable[TimerRow]
+    plan: Plan, row: RunRow, nodes: Sequence[NodeRow], waits: Iterable[WaitRow], timers: Iterable[TimerRow]
 ) -> RunState:
-    """A run's state as its rows tell it."""
-    state = RunState.new(plan, row.run_no, row.run_id, row.created_at)
-    state.status, state.seq, state.head_hash = RunStatus(row.status), row.last_seq, row.head_hash
-    state.branch, state.recoveries = row.branch, row.recoveries
-    state.started_at, state.finished_at = row.started_at, row.finished_at
-    if row.fold:
-        state.fold = _fold(row.fold)
-    # outer scopes first, so that the ones inside find their maps and loops
-    for node in sorted(nodes, key=lambda n: n.path.count(".")):
-        if not node.node.endswith("~undo"):
+    """A run's state as its rows tell it. Very many runs may wake together: this is their way back into memory."""
+    state = RunState(
+        plan,
+        row.run_no,
+        row.run_id,
+        row.created_at,
+        _RUN_STATUSES[row.status],
+        row.last_seq,
+        row.head_hash,
+        row.branch,
+        row.recoveries,
+        row.started_at,
+        row.finished_at,
+        _fold(row.fold) if row.fold else Fold(),
+    )
+    state.open_root()
+    if len(nodes) > 1:  # outer scopes first, so that the ones inside find their maps and loops
+        nodes = sorted(nodes, key=lambda n: n.path.count("."))
+    for node in nodes:
+        if node.path not in state.scopes and not node.node.endswith("~undo"):
             state.scope_at(node.path)
-        ns = node_from_row(state, node)
-        state.nodes[ns.key] = ns
+        ns = state.nodes[node.node, node.path] = node_from_row(state, node)
         if ns.status in NODE_SETTLED:
             ns.scope.unsettled.discard(ns.node)
     for wait in map(_wait_from_row, waits):
@@ -241,11 +281,11 @@ def _wait_from_row(row: WaitRow) -> WaitState:
         row.node or "",  # an operator's pause belongs to no node
         row.path or ".",
         row.visit,
-        data["call"],
+        data.call,
         row.since,
         row.until,
-        data["child"],
-        wait_about(data["about"]),
+        data.child,
+        wait_about(data.about) if data.about else {},
         row.basket,
         row.assignee,
     )

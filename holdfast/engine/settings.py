@@ -10,6 +10,7 @@ from holdfast.model import limits
 from holdfast.model.errors import UsageError
 
 WHOLE_NUMBERS = frozenset({"threads", "processes", "max_recoveries", "concurrency"})
+FLOORS = {"lease_seconds": limits.LEASE_SECONDS_MIN, "grace_seconds": 0.0, "idle_seconds": 0.0}
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +32,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is None:
                 continue
-            floor = 0.0 if name in {"grace_seconds", "idle_seconds"} else 0.001
+            floor = FLOORS.get(name, 0.001)
             if not value >= floor:
                 raise UsageError(f"{name} must be at least {floor:g}, not {value!r}")
 

@@ -117,12 +117,15 @@ class Values:
             return True
         match located[0]:
             case "at":
-                return located[1] in self._cache.get(run_no, ()) or located[1] in self._pinned.get(run_no, ())
+                return self._has(run_no, located[1])
             case "items" | "var_at":
                 return False
             case "const":
                 return True
         return all(self.in_memory(run_no, x) for x in located[1:])
+
+    def _has(self, run_no: int, seq: int) -> bool:
+        return seq in self._cache.get(run_no, ()) or seq in self._pinned.get(run_no, ())
 
     def load(self, state: RunState, located: Any) -> bytes:
         """The value of a located expression, as JSON bytes."""
@@ -166,12 +169,7 @@ class Values:
     def bring(self, wanted: Iterable[tuple[int, Any]]) -> None:
         """Read what located expressions, each of some run, are made of, all at once. What is missing or cannot be read
         is left to whoever loads it."""
-        places = {
-            (run_no, seq)
-            for run_no, located in wanted
-            for seq in _places(located)
-            if not self.in_memory(run_no, ["at", seq])
-        }
+        places = {(run_no, seq) for run_no, located in wanted for seq in _places(located) if not self._has(run_no, seq)}
         if places:
             for (run_no, seq), row in self._store.event_data_of(sorted(places)).items():
                 with contextlib.suppress(CorruptJournal):

@@ -40,6 +40,10 @@ BUFFERED_BYTES_MAX = 4 * 1024 * 1024
 LEASE_SECONDS = 10.0
 """How long an engine on another host may be silent before its runs are taken over."""
 
+LEASE_SECONDS_MIN = 0.2
+"""A lease must outlive a few commits on a slow disk and the pauses of a busy machine; engines with shorter ones take
+runs from each other and nobody gets anything done."""
+
 LOOP_STALL_SECONDS = 60.0
 """An engine whose event loop has not ticked for this long stops renewing: a stuck process must not keep runs."""
 

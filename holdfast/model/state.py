@@ -253,8 +253,12 @@ class RunState(msgspec.Struct, gc=False):
     @classmethod
     def new(cls, plan: Plan, run_no: int, run_id: str, created_at: int) -> RunState:
         state = cls(plan, run_no, run_id, created_at)
-        state.scopes["."] = OpenScope(".", plan.root, None, unsettled=set(plan.root.nodes))
+        state.open_root()
         return state
+
+    def open_root(self) -> None:
+        """Open the scope of the workflow itself, with nothing in it settled."""
+        self.scopes["."] = OpenScope(".", self.plan.root, None, unsettled=set(self.plan.root.nodes))
 
     def instance(self, node: str, path: str, visit: int | None = None) -> NodeState:
         """The instance, made pending when it is met for the first time. Without `visit`: the current one."""

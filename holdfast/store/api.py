@@ -6,9 +6,10 @@ Never: knows what a retry, a join or a workflow rule is.
 Transaction contract
 - `commit` is the one write path for runs. It takes the commits of different runs as one group and lands them in ONE
   database transaction, durable when it returns. Each commit names its run, the token it holds and the last `seq` it
-  knows (the fence); one whose fence does not match is refused alone, the others land. A group that fails for another
-  reason than the disk or the connection is tried again one commit at a time, and only the bad one fails. Either way
-  the database is afterwards as if the commits had been made one after the other, in the order of the group.
+  knows (the fence); one whose fence does not match is refused alone, whatever else is wrong with it, and the others
+  land. A group that fails for another reason than the disk or the connection is tried again one commit at a time, and
+  only the bad one fails. Either way the database is afterwards as if the commits had been made one after the other, in
+  the order of the group; but a message to a run that the same group opens again may have come too late for it.
 - Rows of one commit land together or not at all.
 - Readers see only what was committed, and never block the writer.
 - A commit whose outcome is unknown raises OutcomeUnknown, and the store refuses everything from then on.
@@ -528,8 +529,8 @@ class Store(Protocol):
         ...
 
     def wait(self, wait_id: str) -> list[AskedRow]:
-        """The waits for people, open or closed, that have this id; else those whose id begins with it, at most 10. By id,
-        and in the order in which they were opened."""
+        """The waits for people, open or closed, that have this id; else those whose id begins with it, at most 10. By
+        id, and in the order in which they were opened."""
         ...
 
     def baskets(self) -> list[BasketRow]:
@@ -553,7 +554,7 @@ class Store(Protocol):
         created, running and recovering ones without owner and hold, and any other ones without owner and hold that have
         a `new` message. (Suspended ones whose timer is due come from `due_timers`.) With `queues`: in one of these;
         with `root_nos`: of these runs and their descendants. Of each version at most `limit`; highest priority first,
-        then oldest. Costs what it gives; with `root_nos` also what of these versions others could claim."""
+        then oldest. Costs what it gives, whatever else there is."""
         ...
 
     def differing_heads(self, run_nos: Sequence[int]) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, StoreError
 from holdfast.store.api import EngineRow
 from holdfast.store.contents import NOT_COPIED, OWN, UNFINISHED, Meta, Row, Table
 from holdfast.store.postgres_connections import LOST, address, connected, translated
@@ -25,6 +25,9 @@ FETCHED: Final = 100
 
 WHOLE_TABLE_SECONDS: Final = 3600.0
 """How long a statement may take that reads a whole table."""
+
+LOCK_SECONDS: Final = 10
+"""How long we wait for others who use the tables: their transactions take milliseconds."""
 
 _T = TypeVar("_T")
 
@@ -47,7 +50,7 @@ class PostgresContents:
     def freeze(self) -> None:
         self._wait(self._raw.transaction(isolation="repeatable_read").start())
         names = ", ".join(self._named(name) for name in self._all_tables())
-        self._wait(self._raw.execute(f"LOCK TABLE {names} IN SHARE MODE"))
+        self._locking(f"LOCK TABLE {names} IN SHARE MODE")
 
     def now(self) -> int:
         ((moment,),) = self._ask(self._sql["now"])
@@ -93,7 +96,7 @@ class PostgresContents:
         names = ", ".join(self._named(name) for name in self._all_tables().keys() - OWN)
         with self._in_transaction():
             self._ask(self._sql["set_unfinished"], UNFINISHED)
-            self._wait(self._raw.execute(f"TRUNCATE {names} RESTART IDENTITY"))
+            self._locking(f"TRUNCATE {names} RESTART IDENTITY")
 
     def write(self, name: str, table: Table, rows: Sequence[Row]) -> None:
         copying = self._raw.copy_records_to_table(name, schema_name=self._schema, columns=table.columns, records=rows)
@@ -111,6 +114,11 @@ class PostgresContents:
         ((last,),) = self._ask(sql, timeout=WHOLE_TABLE_SECONDS)
         if last is not None:
             self._ask("SELECT setval(pg_get_serial_sequence($1, $2), $3)", self._named(name), column, last)
+
+    def _locking(self, statement: str) -> None:
+        """Executes a statement, in a transaction, that nobody else may be in the way of."""
+        self._wait(self._raw.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
+        self._wait(self._raw.execute(statement))
 
     def _named(self, name: str) -> str:
         return f'"{self._schema}"."{name}"'
@@ -142,6 +150,11 @@ class PostgresContents:
     def _translating(self) -> Iterator[None]:
         try:
             yield
+        except asyncpg.LockNotAvailableError as error:
+            raise StoreError(
+                f"{self.shown}: somebody else has used its tables for {LOCK_SECONDS} s, in a transaction that does not "
+                "end (pg_stat_activity tells who). End it, then try again."
+            ) from error
         except (*LOST, asyncpg.PostgresError, asyncpg.InterfaceError, HoldfastError) as error:
             raise translated(error, self.shown) from error
 

@@ -11,7 +11,7 @@ On crash: the transaction was committed or it was not; `in_doubt` finds out whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -42,7 +42,7 @@ _DURABLE = Landed(None)
 _STAYS = (None,) * 7
 """Of a run that only goes on, among others of which more changes."""
 _run_no = attrgetter("run_no")
-_is_open = attrgetter("is_open")
+_is_open = itemgetter(NodeRow._fields.index("is_open"))  # by place: the engine makes plain tuples
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
@@ -79,26 +79,33 @@ class Landing:
 
     async def _land_others(self, group: Sequence[Commit]) -> list[Landed]:
         """Refuses those whose fence does not match, and lands the others."""
-        found = await self._connection.fetch(self._sql["fences"], [commit.run_no for commit in group])
-        known = {run_no: (token, last_seq) for run_no, token, last_seq in found}
-        passing: list[Commit] = []
-        fenced: list[Commit] = []
-        for commit in group:
-            matches = commit.change is None or known.get(commit.run_no) == (commit.token, commit.expected_seq)
-            (passing if matches else fenced).append(commit)
-        if not fenced:  # whoever stood in the way has gone again
+        refused = await self._fenced(group)
+        if not refused:  # whoever stood in the way has gone again
             return await self.land(group)
-        landed = dict(zip(map(_run_no, passing), await self.land(passing), strict=True))
-        own = await self._own(fenced)
-        for commit in fenced:
-            refusal = Landed("fenced", f"run {commit.run_no} is not at token {commit.token}, {commit.expected_seq=}")
-            landed[commit.run_no] = _DURABLE if commit.run_no in own else refusal
+        passing = [commit for commit in group if commit.run_no not in refused]
+        landed = refused | dict(zip(map(_run_no, passing), await self.land(passing), strict=True))
+        for run_no in await self._own([commit for commit in group if commit.run_no in refused]):
+            landed[run_no] = _DURABLE
         return [landed[commit.run_no] for commit in group]
 
+    async def _fenced(self, group: Sequence[Commit]) -> dict[int, Landed]:
+        """What those are told whose run is not where they think."""
+        found = await self._connection.fetch(self._sql["fences"], [commit.run_no for commit in group])
+        known = {run_no: (token, last_seq) for run_no, token, last_seq in found}
+        return {
+            commit.run_no: Landed(
+                "fenced", f"run {commit.run_no} is not at token {commit.token}, {commit.expected_seq=}"
+            )
+            for commit in group
+            if commit.change is not None and known.get(commit.run_no) != (commit.token, commit.expected_seq)
+        }
+
     async def _failed(self, commit: Commit, error: Exception) -> Landed:
-        """Why one commit alone did not land."""
+        """Why one commit alone did not land. Rows that cannot even be sent are found before the fence is asked."""
         if await self._own([commit]):
             return _DURABLE
+        if refused := await self._fenced([commit]):
+            return refused[commit.run_no]
         if isinstance(error, asyncpg.UniqueViolationError):
             wanted = [new.create.run_id for new in (commit, *commit.children) if new.create is not None]
             taken = {run_id for (run_id,) in await self._connection.fetch(self._sql["taken_run_ids"], wanted)}

@@ -36,7 +36,7 @@ _BEFORE_ALL = (-(2**63), "")
 _FIRST_TIMER = (-(2**63), 0, "")
 
 
-def run_row(row: tuple[Any, ...]) -> RunRow:
+def run_row(row: Sequence[Any]) -> RunRow:
     """A row of `run_state` as the contract has it."""
     return RunRow(**dict(zip(_RUN_FIELDS, row, strict=True)))
 
@@ -240,8 +240,10 @@ class Reads(ABC):
         root_nos: Sequence[int] | None = None,
         limit: int = 1_000,
     ) -> list[tuple[int, str, int]]:
-        narrowed = (self._maybe(queues), self._maybe(root_nos), limit)
-        return self._rows("claimable", (*self._pairs(versions), *narrowed))
+        wanted = (*self._pairs(versions), self._maybe(queues))
+        if root_nos is None:
+            return self._rows("claimable", (*wanted, limit))
+        return self._rows("claimable_of_roots", (*wanted, self._many(root_nos), limit))
 
     def differing_heads(self, run_nos: Sequence[int]) -> list[int]:
         return [run_no for (run_no,) in self._rows("differing_heads", (self._many(run_nos),))]

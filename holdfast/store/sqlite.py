@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 import apsw
+import msgspec
 
 from holdfast.model.errors import OutcomeUnknown, StoreError
 from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, MessageRow, RunRow, Sent
@@ -32,6 +33,8 @@ from holdfast.store.statements import Repeated, load
 _SQL = load("sqlite")
 _T = TypeVar("_T")
 _SYNCHRONOUS_FULL = 2
+_winnable = msgspec.json.Decoder(list[list[Any]]).decode
+_HEAD_HASH, _FOLD = (RunRow.__struct_fields__.index(name) for name in ("head_hash", "fold"))
 
 
 class SqliteStore(SqliteDoctor):
@@ -141,7 +144,7 @@ class SqliteStore(SqliteDoctor):
         self._transaction(give)
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
-        won = {row[0]: run_row(row) for row in self._write("claim", (engine, as_json(run_nos)))}
+        won = self._transaction(lambda cursor: _claim(cursor, engine, run_nos))
         return [won[run_no] for run_no in dict.fromkeys(run_nos) if run_no in won]
 
     def release(self, leases: Sequence[tuple[int, int]]) -> int:
@@ -301,6 +304,18 @@ def _land(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]:
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN IMMEDIATE")
         return write_one_by_one(cursor, group)
+
+
+def _claim(cursor: apsw.Cursor, engine: str, run_nos: Sequence[int]) -> dict[int, RunRow]:
+    ((found,),) = cursor.execute(_SQL["winnable"], (engine, as_json(run_nos))).fetchall()
+    won: dict[int, RunRow] = {}
+    for row in _winnable(str(found)):
+        row[_HEAD_HASH] = bytes.fromhex(row[_HEAD_HASH])
+        row[_FOLD] = None if row[_FOLD] is None else row[_FOLD].encode()
+        won[row[0]] = run_row(row)
+    if won:
+        cursor.execute(_SQL["claim"], (engine, as_json(list(won))))
+    return won
 
 
 def _send(cursor: apsw.Cursor, messages: Sequence[MessageRow]) -> list[Sent]:

@@ -42,6 +42,7 @@ _PUT_WAITS = Repeated("put_waits", _SQL["put_waits"])
 _PUT_TIMERS = Repeated("put_timers", _SQL["put_timers"])
 _SETTLE_MESSAGES = Repeated("settle_messages", _SQL["settle_messages"])
 _ADD_MESSAGES = Repeated("add_messages", _SQL["add_messages"])
+_CLOSE_INBOX = Repeated("close_inbox", _SQL["close_inbox"])
 
 _IS_OPEN = NodeRow._fields.index("is_open")
 _DURABLE = Landed(None)
@@ -181,6 +182,7 @@ def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
     timers: list[tuple[Any, ...]] = []
     outcomes: list[tuple[Any, ...]] = []
     messages: list[tuple[Any, ...]] = []
+    ended: list[tuple[Any, ...]] = []
     for commit in commits:
         waits += commit.waits
         timers += commit.timers
@@ -188,9 +190,11 @@ def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
         for message in commit.messages:
             messages.append(message[:7])
         if commit.ends:
-            cursor.execute(_SQL["close_inbox"], (commit.run_no,))
+            ended.append((commit.run_no,))
         if commit.opens is not None:
             _open_branch(cursor, commit, commit.opens)
+    if ended:
+        _execute(cursor, _CLOSE_INBOX, ended)
     if waits:
         _execute(cursor, _PUT_WAITS, waits)
     if timers:

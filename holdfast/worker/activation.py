@@ -87,7 +87,7 @@ class Activation:
         if attempt.handler.takes_ctx:
             self.memory = Memory()
             self.waits, self.early, self.scopes, self.vars = {}, {}, {}, {}
-            self.calls, self.ended = weakref.WeakKeyDictionary(), weakref.WeakSet()
+            self.calls = weakref.WeakKeyDictionary()
             self.parked, self.opening, self.tasks = set(), set(), set()
 
     # --- reports -------------------------------------------------------------------------------------------
@@ -237,6 +237,8 @@ class Activation:
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         self.scopes.pop(task, None)
+        if self.ended is _EMPTY_SET:
+            self.ended = weakref.WeakSet()
         self.ended.add(task)
 
     async def commit(self, command: Any, if_given_up: Callable[[Any], None] | None = None) -> Any:

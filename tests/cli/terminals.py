@@ -63,12 +63,15 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(command: Sequence[str], directory: Path, env: Mapping[str, str] = os.environ) -> Iterator[Terminal]:
-    """Run a command whose input and output are a terminal without colours; it does not outlive the block."""
+def on_terminal(
+    command: Sequence[str], directory: Path, env: Mapping[str, str] = os.environ, *, term: str = "dumb"
+) -> Iterator[Terminal]:
+    """Run a command whose input and output are a terminal (without colours, unless another `term` has them); it does
+    not outlive the block."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", _TAKE_TERMINAL, *command],
-        cwd=directory, env={**env, "TERM": "dumb"}, stdin=its, stdout=its, stderr=its, start_new_session=True,
+        cwd=directory, env={**env, "TERM": term}, stdin=its, stdout=its, stderr=its, start_new_session=True,
     )  # fmt: skip
     os.close(its)
     try:

@@ -92,6 +92,10 @@ def moving_crash():
 """
 
 
+CODE = ("--code", "flows.py")
+"""What is recorded on a server is not loaded by itself: others may write there."""
+
+
 @pytest.fixture
 def moving(project: Project) -> Project:
     (project.directory / "flows.py").write_text(FLOWS)
@@ -109,7 +113,7 @@ def set_out(project: Project, db: str) -> None:
     assert project.cli("run", "flows.py:moving_signal", "--run-id", "signal", "--db", db).returncode == 3
     project.json("signal", "signal", "second", "2", "--db", db)
     assert project.cli("run", "flows.py:moving_failure", "--run-id", "failure", "--db", db).returncode == 1
-    assert project.cli("fork", "failure", "--at", "before", "--set", "input.n=5", "--db", db).returncode == 1
+    assert project.cli("fork", "failure", "--at", "before", "--set", "input.n=5", "--db", db, *CODE).returncode == 1
     crash = project.start("run", "flows.py:moving_crash", "--run-id", "crash", "--db", db, "--lease-seconds", "1")
     project.wait_for("hangs")
     crash.kill()
@@ -120,18 +124,18 @@ def arrive(project: Project, db: str) -> None:
     """Bring each of them to its end."""
     (wait,) = project.json("inbox", "--db", db)
     project.json("respond", wait["wait_id"], "--input", "blue", "--db", db)
-    assert project.json("resume", "question", "--db", db)["result"] == "4 blue 8"
+    assert project.json("resume", "question", "--db", db, *CODE)["result"] == "4 blue 8"
     assert project.marks("prepared") == 1
-    assert project.json("resume", "timer", "--db", db)["result"] == "awake"
+    assert project.json("resume", "timer", "--db", db, *CODE)["result"] == "awake"
     assert project.marks("noted") == 1
     project.json("signal", "signal", "first", "1", "--db", db)
-    assert project.json("resume", "signal", "--db", db)["result"] == [1, 2]
+    assert project.json("resume", "signal", "--db", db, *CODE)["result"] == [1, 2]
     (project.directory / "repaired").touch()
-    assert project.json("retry", "failure", "--db", db)["result"] == 16
+    assert project.json("retry", "failure", "--db", db, *CODE)["result"] == 16
     assert project.marks("before") == 2
     assert len(project.json("branches", "failure", "--db", db)) == 3
     project.open_gate()
-    assert project.json("resume", "crash", "--db", db)["result"] == "came through"
+    assert project.json("resume", "crash", "--db", db, *CODE)["result"] == "came through"
     taken_over = project.cli("events", "crash", "--db", db, "--json").stdout
     assert "RunTakenOver" in taken_over
     assert project.json("doctor", "--deep", "--db", db)["violations"] == []
@@ -233,8 +237,8 @@ def test_progress_is_shown_on_a_terminal_and_ctrl_c_leaves_half_a_copy(
         "SELECT 1",
     )
     command = [*COMMAND, "db", "copy", moving.url, target]
-    with on_terminal(command, moving.directory, ENVIRONMENT) as terminal:
-        terminal.see("copying run_inbox_messages: 0 of 0 rows")
+    with on_terminal(command, moving.directory, ENVIRONMENT, term="xterm") as terminal:
+        terminal.see("copying run_events: ")
         terminal.type(CTRL_C)
         terminal.see("is not whole, and cannot be opened; begin anew with --again")
         assert terminal.end() == 130

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from tests.servers import PostgresServer
 from tests.store.postgres_kit import columns
 
 SECRET = "hush-hush"
+
+CODE = ("--code", "flows.py")
 
 WAITING = """
 
@@ -69,8 +70,7 @@ def served(project: Project, postgres: PostgresServer) -> Iterator[Served]:
 
 
 def test_a_run_goes_through_its_life_with_every_verb_that_looks_at_it(served: Served) -> None:
-    done = served.cli("run", "flows.py:fulfil", "--input", ORDER, "--run-id", "o")
-    assert (done.returncode, json.loads(done.stdout)["label"]) == (0, "label-receipt-42"), done
+    assert served.json("run", "flows.py:fulfil", "--input", ORDER, "--run-id", "o")["result"]["receipt"] == "receipt-42"
     assert served.json("list")[0]["run_id"] == "o"
     assert served.json("show", "o")["status"] == "completed"
     assert [e["type"] for e in served.events("o")][-1] == "RunCompleted"
@@ -88,14 +88,14 @@ def test_a_question_is_listed_reassigned_and_answered(served: Served) -> None:
     assert served.json("inbox", "--assignee", "bob")[0]["wait_id"] == wait["wait_id"]
     assert served.json("baskets")[0]["basket"] == "finance"
     served.json("respond", wait["wait_id"], "--input", "true")
-    assert served.json("resume", "a")["result"] == "lamp true"
+    assert served.json("resume", "a", *CODE)["result"] == "lamp True"
 
 
 def test_signals_pauses_and_cancellation(served: Served) -> None:
     assert served.cli("run", "flows.py:parcel", "--run-id", "p").returncode == 3
     served.json("pause", "p")
     served.json("signal", "p", "packed", "3")
-    assert served.json("resume", "p")["result"] == 3
+    assert served.json("resume", "p", *CODE)["result"] == 3
     served.cli("run", "flows.py:parcel", "--run-id", "q")
     served.json("cancel", "q")
     assert served.json("show", "q")["status"] == "cancelled"
@@ -104,20 +104,30 @@ def test_signals_pauses_and_cancellation(served: Served) -> None:
 def test_branches_are_opened_drawn_and_compared(served: Served) -> None:
     assert served.cli("run", "flows.py:stumbling", "--run-id", "s").returncode == 1
     served.open_gate()
-    assert served.json("retry", "s")["result"] == "went"
-    assert served.json("fork", "s", "--at", "stumble")["result"] == "went"
+    assert served.json("retry", "s", *CODE)["result"] == "went"
+    assert served.json("fork", "s", "--at", "stumble", *CODE)["result"] == "went"
     assert len(served.json("branches", "s")) == 3
     assert served.cli("diff", "s", "1", "2").returncode == 0
 
 
-def test_a_run_whose_process_was_killed_is_resumed_with_nothing_but_the_address(served: Served) -> None:
+def test_a_run_whose_process_was_killed_is_resumed(served: Served) -> None:
     process = served.start("run", "flows.py:gated", "--run-id", "g", "--lease-seconds", "1")
     served.wait_for("attempt-1")
     process.send_signal(signal.SIGKILL)
     process.wait()
     served.open_gate()
-    assert served.json("resume", "g", HOLDFAST_LEASE_SECONDS="1")["result"] == 6
+    assert served.json("resume", "g", *CODE, HOLDFAST_LEASE_SECONDS="1")["result"] == 6
     assert served.marks("adds") == 6
+
+
+def test_code_that_a_server_names_is_not_loaded_unless_somebody_says_so(served: Served) -> None:
+    """Whoever may write to the database must not choose which file is executed here."""
+    served.cli("run", "flows.py:stumbling", "--run-id", "s")
+    served.open_gate()
+    refused = served.cli("retry", "s")
+    assert refused.returncode == 2
+    assert "the store is not a file of yours" in refused.stderr
+    assert f"--code {served.directory / 'flows.py'}" in refused.stderr
 
 
 def test_a_detached_run_has_its_log_in_the_working_directory_and_no_password_on_its_command_line(

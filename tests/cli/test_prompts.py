@@ -1,12 +1,14 @@
-"""A line on the terminal: what is read, and who may leave when."""
+"""A line on the terminal: what is read, and that Ctrl-C is heard at any moment."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.cli import output
 from tests.cli.terminals import CTRL_C, CTRL_D, Terminal, on_terminal
 
 ASK = """
@@ -71,3 +73,27 @@ def test_ctrl_c_is_noticed_also_when_it_comes_before_anything_waits_for_a_key(tm
             terminal.see("KeyboardInterrupt\nline: ")
         terminal.type("gold\n")
         terminal.see("read 'gold'")
+
+
+# --- the command line around it ----------------------------------------------------------------------------------
+
+INTERRUPTED_WHILE_LOADING = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from holdfast.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_being_loaded_ends_it_without_a_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING, "list"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (output.INTERRUPTED, "", "")

@@ -1,4 +1,4 @@
-"""What the deployment files are tested with: a place to work in, a real server, and the commands that the files name."""
+"""For tests of deployment files: a directory to work in, a real server, and the commands that the files name."""
 
 from __future__ import annotations
 
@@ -57,11 +57,15 @@ class Site(Project):
         return self.start(*arguments, **variables | self.variables)
 
 
-def stopped(worker: subprocess.Popen[str], how: str, seconds: float) -> tuple[int, str]:
-    """Stop a worker as a service manager does, in the time that it allows; the exit code, and what the worker said."""
+def ask_to_stop(worker: subprocess.Popen[str], how: str = "SIGTERM") -> None:
+    """Stop a worker that has runs as a service manager does; returns when the worker has said that it drains."""
     worker.send_signal(signal.Signals[how])
-    _, said = worker.communicate(timeout=seconds)
-    return worker.returncode, said
+    assert worker.stderr is not None
+    said = ""
+    while "stopping: " not in said:
+        line = worker.stderr.readline()
+        assert line, f"it ended without draining: {said}"
+        said += line
 
 
 @pytest.fixture

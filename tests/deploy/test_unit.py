@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from holdfast.cli import output
 from holdfast.store.urls import store_at
 from tests.cli.conftest import eventually
-from tests.deploy.conftest import DEPLOY, Site, stopped
+from tests.deploy.conftest import DEPLOY, Site, ask_to_stop
 
 UNIT = DEPLOY / "holdfast-worker.service"
 VARIABLES = DEPLOY / "worker.env"
@@ -124,11 +123,10 @@ def test_the_command_of_the_unit_lets_bodies_end_and_gives_its_leases_back(site:
     site.wait_for("begun")
     site.wait_for("asleep")
     eventually(lambda: [engine["runs"] for engine in site.holdfast("engines")] == [2], "it does not own both runs")
-    opening = threading.Timer(0.5, site.open_gate)  # while the worker drains
-    opening.start()
-    code, said = stopped(worker, SERVICE["KillSignal"], seconds=float(SERVICE["TimeoutStopSec"]))
-    opening.join()
-    assert code == 0, said
+    ask_to_stop(worker, SERVICE["KillSignal"])
+    site.open_gate()
+    worker.communicate(timeout=float(SERVICE["TimeoutStopSec"]))
+    assert worker.returncode == 0
     assert site.holdfast("engines") == []
     assert site.holdfast("show", "until_the_gate_opens")["status"] == "completed"
     store = store_at(site.variables["HOLDFAST_DATABASE_URL"])

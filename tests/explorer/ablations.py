@@ -319,9 +319,11 @@ ALL = [
     Ablation("no new token when freed", "freeing runs leaves their token", scenarios.chain,
              _sql("free_runs", "token = token + 1", "token = token")),
     Ablation("no new token when claimed", "claiming leaves the token", scenarios.code,
-             _sql("claim", "token = token + 1", "token = token"), TWO_STEPS),
+             _all(_sql("winnable", "token + 1", "token"), _sql("claim", "token = token + 1", "token = token")),
+             TWO_STEPS),
     Ablation("claim without asking who holds it", "a live owner is robbed", scenarios.code,
-             _all(_sql("claim", "AND engine IS NULL", ""), _sql("claimable", "AND engine IS NULL", "")), TWO_STEPS),
+             _all(*(_sql(name, "AND engine IS NULL", "")
+                    for name in ("winnable", "claim", "unowned_versions", "claimable"))), TWO_STEPS),
     Ablation("recovery without a lease", "runs are driven that were not claimed", scenarios.chain,
              _method(Recovery, "claim", _load_without_claim)),
     Ablation("lease judged by a wrong clock", "an engine whose clock is ahead buries the living", scenarios.code,
@@ -352,7 +354,8 @@ ALL = [
              scenarios.slow_parent, lambda: mock.patch.multiple(recovery, deliver=_consumed_on_delivery), TWO_STEPS),
     Ablation("no scan for messages", "only a wake-up brings messages to runs that nobody holds", scenarios.graph_parent,
              _all(_method(SqliteReads, "new_messages", _no_scan(SqliteReads.new_messages)),
-                  _sql("claimable", "m.status = 'new'", "m.status = 'never'"))),
+                  *(_sql(name, "m.status = 'new'", "m.status = 'never'")
+                    for name in ("unowned_versions", "claimable")))),
     Ablation("timer fires early", "nobody looks at the clock", scenarios.code, _method(Engine, "call_at", _fire_early),
              TWO_STEPS),
     Ablation("timer fires unchecked", "a timer that rings twice fires twice", scenarios.code,

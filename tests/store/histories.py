@@ -77,13 +77,13 @@ class History(list[Call]):
 
 
 @st.composite
-def histories(draw: st.DrawFn, writes_max: int = 30) -> History:
+def histories(draw: st.DrawFn) -> History:
     """Writes, now and then some questions, and all questions at the end."""
     author = Author(draw)
     author.begin()
-    for _ in range(draw(st.integers(1, writes_max))):
+    for _ in range(draw(st.integers(10, 40))):
         author.write()
-        if author.is_rare(5):
+        if author.is_rare(8):
             author.ask_some()
     author.ask_everything()
     return author.history
@@ -120,9 +120,12 @@ class Author:
     def is_rare(self, one_in: int) -> bool:
         return self.number(1, one_in) == one_in
 
-    def some(self, options: Sequence[T], most: int = 3) -> list[T]:
+    def some(self, options: Sequence[T], most: int = 3, least: int = 0) -> list[T]:
         """Some of these, each once, in any order."""
-        return self._draw(st.lists(st.sampled_from(options), max_size=most, unique=True)) if options else []
+        if not options:
+            return []
+        size = self.number(min(least, len(options)), min(most, len(options)))
+        return self._draw(st.lists(st.sampled_from(options), min_size=size, max_size=size, unique=True))
 
     def off(self, value: int, one_in: int = 12) -> int:
         """A number that is right, or nearly."""
@@ -161,13 +164,23 @@ class Author:
 
     def _commit(self) -> None:
         """A group of steps, and now and then of new runs among them."""
-        numbers = self.some(sorted(self.oracle.tables.runs, reverse=True), 4)
+        numbers = self.some(sorted(self.oracle.tables.runs, reverse=True), 4, least=1)
         group = [self._step(self.oracle.tables.runs[no]) for no in numbers]
         if self.is_rare(4):
             group.insert(self.number(0, len(group)), self._creation(self._fresh(1)[0]))
+        for commit in group:
+            commit.messages = [one for one in commit.messages if self._is_certain(one, group)]
         if self.is_rare(12):
             group.append(Commit(GHOSTS[0], 1, 1, change=RunStep(2, b"?", 0), events=[self._event(GHOSTS[0], 2, 1, 1)]))
         self.call("commit", group)
+
+    def _is_certain(self, message: MessageRow, group: list[Commit]) -> bool:
+        """Not to a run that the same group opens again, or ends as nobody should: whether it is in time is open."""
+        run = self.oracle.tables.runs.get(message.run_no)
+        own = next((commit for commit in group if commit.run_no == message.run_no), None)
+        if run is None or own is None or not isinstance(own.change, RunChange):
+            return True
+        return run.status not in ENDED and (own.change.status in ENDED) == own.ends
 
     def _fresh(self, count: int) -> list[int]:
         first: int = self.call("reserve_run_numbers", count)
@@ -198,7 +211,7 @@ class Author:
             fold=self.pick([fold, None]),
             input_hash="in",
             parent_no=None if parent is None else parent.run_no,
-            root_no=no if parent is None else parent.root_no,
+            root_no=GHOSTS[0] if self.is_rare(30) else no if parent is None else parent.root_no,
             priority=self.pick([0, 0, 5, -5]),
             recoveries=self.number(0, 2),
             hold=self.pick(HOLDS) if self.is_rare(8) else None,
@@ -229,7 +242,11 @@ class Author:
             *moved,
             status=status,
             branch=branch,
-            engine=None if ends and not self.is_rare(8) else self.pick([run.engine, self._owner()]),
+            engine=self.pick([run.engine, self._owner()])
+            if not ends
+            else self.pick(ENGINES)
+            if self.is_rare(4)
+            else None,
             recoveries=self.number(0, 2),
             started_at=self.pick([run.started_at, 12]),
             finished_at=self.number(1, 50) if ends else None,
@@ -238,7 +255,7 @@ class Author:
         if not ends and opens is None and self.is_rare(3):
             change = RunStep(*moved, self.number(0, 2))
         commit = Commit(no, token, expected, change=change, events=events, opens=opens)
-        commit.ends = ends and not self.is_rare(6)
+        commit.ends = ends and not self.is_rare(3)
         if opens is not None:
             rows = [key for key in self.oracle.tables.nodes if key[0] == no]
             commit.gone = [key[1:] for key in self.some(rows)] + ([("none", "", 1)] if self.is_rare(4) else [])
@@ -256,7 +273,8 @@ class Author:
 
     def _branch(self, run: RunRow) -> BranchRow:
         branch = self.off(run.branch + 1, 6)
-        return BranchRow(run.run_no, branch, run.branch, self.number(0, run.last_seq), 2, "retry", None, 60)
+        run_no = GHOSTS[1] if self.is_rare(8) else run.run_no
+        return BranchRow(run_no, branch, run.branch, self.number(0, run.last_seq), 2, "retry", None, 60)
 
     def _add_rows(self, commit: Commit, no: int) -> None:
         """Rows of every kind; of another run, or of none, once in a while."""
@@ -282,7 +300,7 @@ class Author:
     def _event(self, no: int, seq: int, branch: int, token: int, kind: str | None = None) -> EventRow:
         data = b'{"n":%d}' % self.number(0, 9)
         kind = kind or self.pick(EVENTS)
-        at, mark = self.number(1, 50), self.pick([b"", b"\x00", b"\xff"])
+        at, token, mark = self.number(1, 50), self.off(token, 30), self.pick([b"", b"\x00", b"\xff"])
         return EventRow(
             no, seq, branch, kind, self.pick(NODES), self.pick(PATHS), 1, at, token, b"h%d" % seq + mark, data
         )
@@ -307,9 +325,10 @@ class Author:
         )
 
     def _wait(self, no: int, wait_id: str) -> WaitRow:
-        kind = self.pick(["input", "basket", "child", "timer", "signal", "pause", "hold"])
+        kind = self.pick(["input", "child", "basket", "child", "timer", "signal", "pause", "hold"])
         runs = [run.run_id for run in self.oracle.tables.runs.values()]
-        child = self.pick(["nobody", *runs]).encode()
+        ended = [run.run_id for run in self.oracle.tables.runs.values() if run.status in ENDED]
+        child = self.pick([*ended, *runs, "nobody"]).encode()
         closed = self.is_rare(3)
         return WaitRow(
             run_no=no,
@@ -420,10 +439,11 @@ class Author:
 
     def _repair(self) -> None:
         if self.is_rare(2):
-            self.call("close_inbox", self.any_run())
+            ended = [run.run_no for run in self.oracle.tables.runs.values() if run.status in ENDED]
+            self.call("close_inbox", self.pick([*ended, self.any_run()]))
         else:
             checks = [check for check in CHECKS if check.startswith("orphan_") and check != "orphan_events"]
-            self.call("remove_orphans", self.pick(checks), self.pick([*GHOSTS, self.any_run()]))
+            self.call("remove_orphans", self.pick(checks), self.pick([GHOSTS[1], GHOSTS[0], self.any_run()]))
 
     # asking ---------------------------------------------------------------------------------------------------
 

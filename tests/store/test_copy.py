@@ -19,17 +19,19 @@ import holdfast as hf
 from holdfast.engine.doctor.check import check
 from holdfast.engine.leases import life_of
 from holdfast.model.errors import StoreError, StoreMissing, UnfinishedCopy, UsageError
-from holdfast.store import copying
+from holdfast.store import copying, postgres_contents
 from holdfast.store.api import EngineRow
 from holdfast.store.contents import NOT_COPIED, Row
 from holdfast.store.copying import Copied
 from holdfast.store.migrate import migrations
+from holdfast.store.postgres_connections import address
+from holdfast.store.postgres_statements import in_schema
 from holdfast.store.sqlite_contents import SqliteContents
 from holdfast.store.urls import contents_at, is_postgres, store_at
 from tests.doctor.ward import admit
 from tests.engine.kit import until_async
 from tests.servers import PostgresServer
-from tests.store.postgres_kit import columns, sql
+from tests.store.postgres_kit import asking, columns, sql
 
 Place = Callable[[str], str]
 """The address of a database of a kind that is not there yet."""
@@ -323,6 +325,25 @@ def test_nobody_writes_to_the_source_while_it_is_copied(kind: str, filled: Path,
     copy(source, place("sqlite"), progress=progress)
     assert len(refused) == 1
     change(source, "UPDATE holdfast.run_state SET priority = 9")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_transaction_that_does_not_end_is_told(side: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_contents, "LOCK_SECONDS", 1)
+    sides = [make(place("postgres")), make(place("postgres"))]
+
+    async def hold(connection: asyncpg.Connection[Any]) -> None:
+        async with connection.transaction():
+            await connection.execute(in_schema("UPDATE holdfast.run_state SET token = 1", address(sides[side]).schema))
+            await asyncio.to_thread(_refused, sides)
+
+    asking(sides[side], hold)
+    copy(*sides)
+
+
+def _refused(sides: list[str]) -> None:
+    with pytest.raises(StoreError, match="in a transaction that does not end"):
+        copy(*sides)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

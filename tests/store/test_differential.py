@@ -1,7 +1,7 @@
 """The same random histories through a plain oracle, SQLite and PostgreSQL: every answer is the same.
 
-HOLDFAST_EXPLORE=20 runs twenty times as many, at random. A history that tells stores apart is made smaller call by call,
-row by row, before it is shown; hypothesis, which knows nothing of calls, would need minutes.
+HOLDFAST_EXPLORE=20 runs twenty times as many, at random. A history that tells stores apart is made smaller, call by
+call and row by row, before it is shown; hypothesis, which knows nothing of calls, would need minutes.
 """
 
 from __future__ import annotations
@@ -68,14 +68,28 @@ class Stores:
     def smallest(self, history: History, found: Difference) -> tuple[History, Difference]:
         """The same with everything left out that is not needed to tell the stores apart."""
         history = History(history[: found.number + 1])
-        is_smaller = True
-        while is_smaller:
-            is_smaller = False
-            for smaller in _smaller(history):
-                again = self.difference(smaller)
-                if again is not None:
-                    history, found, is_smaller = History(smaller[: again.number + 1]), again, True
+        size = len(history) // 2
+        while size:
+            place = 0
+            while place < len(history):
+                smaller = History(history[:place] + history[place + size :])
+                if again := self.difference(smaller):
+                    history, found = History(smaller[: again.number + 1]), again
+                else:
+                    place += size
+            size //= 2
+        return self._without_rows(history, found)
+
+    def _without_rows(self, history: History, found: Difference) -> tuple[History, Difference]:
+        place = 0
+        while place < len(history):
+            for call in _smaller_calls(history[place]):
+                smaller = History([*history[:place], call, *history[place + 1 :]])
+                if again := self.difference(smaller):
+                    history, found = History(smaller[: again.number + 1]), again
                     break
+            else:
+                place += 1
         return history, found
 
 
@@ -116,22 +130,18 @@ def comparable(answer: Any) -> Any:
             return repr(answer)
 
 
-def _smaller(history: History) -> Iterator[History]:
-    """The history without one call, without one member of a list that a call is given, without one kind of rows."""
-    for place in reversed(range(len(history))):
-        yield History(history[:place] + history[place + 1 :])
-    for place, call in enumerate(history):
-        for group in _smaller_lists(call.args[0] if call.args else None):
-            yield History([*history[:place], call._replace(args=(group, *call.args[1:])), *history[place + 1 :]])
+def _smaller_calls(call: Call) -> Iterator[Call]:
+    """The call with one member less of the list that it is given first, or with one row less of one commit."""
+    given = call.args[0] if call.args else None
+    for place, one in enumerate(given if isinstance(given, list) else []):
+        variants = [[], *([smaller] for smaller in _smaller_commits(one))]
+        for variant in variants:
+            yield call._replace(args=([*given[:place], *variant, *given[place + 1 :]], *call.args[1:]))
 
 
-def _smaller_lists(given: Any) -> Iterator[list[Any]]:
-    if not isinstance(given, list):
-        return
-    for place, one in enumerate(given):
-        yield given[:place] + given[place + 1 :]
-        if isinstance(one, Commit):
-            for name in ("children", "messages", "outcomes", "waits", "timers", "nodes", "events"):
-                for index in range(len(getattr(one, name))):
-                    rows = [row for other, row in enumerate(getattr(one, name)) if other != index]
-                    yield [*given[:place], replace(one, **{name: rows}), *given[place + 1 :]]
+def _smaller_commits(commit: Any) -> Iterator[Commit]:
+    if isinstance(commit, Commit):
+        for name in ("children", "messages", "outcomes", "waits", "timers", "nodes", "events"):
+            rows = list(getattr(commit, name))
+            for place in range(len(rows)):
+                yield replace(commit, **{name: rows[:place] + rows[place + 1 :]})

@@ -11,28 +11,31 @@ import os
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.bench.processes import Figures, ask, child, hear, memory_mib, run, say
 from holdfast.cli.tuning import tune
 
 if TYPE_CHECKING:
+    from holdfast.cli.bench.places import Place
     from holdfast.cli.bench.reference import Sizes
+
+LEASE_SECONDS = 1.0
+"""Of an engine that is killed. On a server its successor has to wait for this long; a file's lock is free at once."""
 
 
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def crash_and_restart(directory: Path, runs: int) -> Figures:
+def crash_and_restart(place: Place, runs: int) -> Figures:
     """Start `runs` runs of 10 steps, die in the middle, start again."""
-    database, log = directory / "bench.db", directory / "steps.log"
-    with child("children", "crash", database, log, runs, runs * 5) as killed:
+    log = place.directory / "steps.log"
+    with child("children", "crash", place.url, log, runs, runs * 5) as killed:
         if killed.wait() == 0:
             raise RuntimeError("the process that was to be killed ended by itself")
     before = log.read_bytes().count(b"\n")
     began = time.perf_counter()
-    with child("children", "crash", database, log, runs, 0) as restarted:
+    with child("children", "crash", place.url, log, runs, 0) as restarted:
         answer = hear(restarted)
         seconds = time.perf_counter() - began
         restarted.wait()
@@ -47,18 +50,18 @@ def crash_and_restart(directory: Path, runs: int) -> Figures:
     }
 
 
-def long_run(directory: Path, sizes: Sizes) -> Figures:
-    return ask("children", "long", directory / "bench.db", sizes.long_steps, sizes.long_window)
+def long_run(url: str, sizes: Sizes) -> Figures:
+    return ask("children", "long", url, sizes.long_steps, sizes.long_window)
 
 
-def idle_memory(directory: Path) -> float:
+def idle_memory(url: str) -> float:
     """RSS of a process with an open engine that does nothing, in MiB."""
-    return float(ask("children", "idle", directory / "bench.db")["mib"])
+    return float(ask("children", "idle", url)["mib"])
 
 
-def map_memory(directory: Path, few: int, many: int) -> Figures:
+def map_memory(url: str, few: int, many: int) -> Figures:
     """Peak memory of a map over a few and over many items, each in a process of its own."""
-    peaks = [ask("children", "map", directory / f"{items}.db", items)["peak_mib"] for items in (few, many)]
+    peaks = [ask("children", "map", url, items)["peak_mib"] for items in (few, many)]
     per_item = (peaks[1] - peaks[0]) * 1024 * 1024 / (many - few)
     return {"map_mib_few": peaks[0], "map_mib_many": peaks[1], "map_bytes_per_item": max(0.0, per_item)}
 
@@ -79,14 +82,14 @@ def help_seconds() -> float:
 # --- the child's side -------------------------------------------------------------------------------------------
 
 
-async def _crash(database: str, log: str, runs: int, kill_at: int) -> Figures:
+async def _crash(url: str, log: str, runs: int, kill_at: int) -> Figures:
     import holdfast as hf
     from holdfast.cli.bench import workflows
 
     workflows.side_log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     workflows.kill_at = kill_at
     began = time.perf_counter()
-    async with hf.open(f"sqlite:///{database}") as engine:
+    async with hf.open(url, lease_seconds=LEASE_SECONDS) as engine:
 
         async def go(number: int) -> None:
             run_id = f"run-{number}"
@@ -99,12 +102,12 @@ async def _crash(database: str, log: str, runs: int, kill_at: int) -> Figures:
     return {}
 
 
-async def _long(database: str, steps: int, window: int) -> Figures:
+async def _long(url: str, steps: int, window: int) -> Figures:
     import holdfast as hf
     from holdfast.cli.bench import workflows
     from holdfast.cli.bench.reference import median
 
-    async with hf.open(f"sqlite:///{database}") as engine:
+    async with hf.open(url) as engine:
         await (await engine.start(workflows.long_code, steps=100)).result()
         workflows.marks.clear()
         began = time.perf_counter()
@@ -122,19 +125,19 @@ async def _long(database: str, steps: int, window: int) -> Figures:
     }
 
 
-async def _idle(database: str) -> Figures:
+async def _idle(url: str) -> Figures:
     import holdfast as hf
 
-    async with hf.open(f"sqlite:///{database}"):
+    async with hf.open(url):
         await asyncio.sleep(0.3)  # its background work has had a few turns
         return {"mib": memory_mib("VmRSS")}
 
 
-async def _map(database: str, items: int) -> Figures:
+async def _map(url: str, items: int) -> Figures:
     import holdfast as hf
     from holdfast.cli.bench import workflows
 
-    async with hf.open(f"sqlite:///{database}") as engine:
+    async with hf.open(url) as engine:
         run = await engine.start(workflows.doubled, items=list(range(items)))
         assert await run.result() == items * (items - 1)
     return {"peak_mib": memory_mib("VmHWM")}
@@ -143,16 +146,16 @@ async def _map(database: str, items: int) -> Figures:
 def main(arguments: list[str]) -> None:
     tune()
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # W7 has no checkpoint, and is told so
-    work, database, *rest = arguments
+    work, url, *rest = arguments
     match work:
         case "crash":
-            answer = asyncio.run(_crash(database, rest[0], int(rest[1]), int(rest[2])))
+            answer = asyncio.run(_crash(url, rest[0], int(rest[1]), int(rest[2])))
         case "long":
-            answer = asyncio.run(_long(database, int(rest[0]), int(rest[1])))
+            answer = asyncio.run(_long(url, int(rest[0]), int(rest[1])))
         case "idle":
-            answer = asyncio.run(_idle(database))
+            answer = asyncio.run(_idle(url))
         case "map":
-            answer = asyncio.run(_map(database, int(rest[0])))
+            answer = asyncio.run(_map(url, int(rest[0])))
         case _:
             raise SystemExit(f"no such work: {work}")
     if answer:

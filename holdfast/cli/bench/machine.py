@@ -16,12 +16,14 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 """File systems on which a commit costs nothing and means nothing."""
 
 
-def describe(directory: Path) -> dict[str, Any]:
+def describe(directory: Path, server: str | None) -> dict[str, Any]:
+    """The machine that the benchmark runs on, and what the server that is measured says it is."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
+        "server": server,
         "system": platform.platform(),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),

@@ -1,6 +1,6 @@
 """Processes: for what is measured in a process of its own, because it is killed, or because its memory is the figure.
 
-Owns: starting such a child, a line of JSON from it at a time, and what it says about itself.
+Owns: starting such a child, a line of JSON from it at a time, letting it go on, and what it says about itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Figures = dict[str, Any]
 def child(module: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """A process that does one of the works of a module of the benchmark; it does not outlive the block."""
     command = [sys.executable, "-m", f"holdfast.cli.bench.{module}", *map(str, arguments)]
-    with subprocess.Popen(command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -36,6 +36,13 @@ def hear(process: subprocess.Popen[bytes]) -> Figures:
         raise RuntimeError("a child process of the benchmark failed; its error is above")
     found: Figures = json.loads(line)
     return found
+
+
+def tell(process: subprocess.Popen[bytes]) -> None:
+    """Let a child that waits for it go on."""
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
 
 
 def ask(module: str, *arguments: object) -> Figures:

@@ -1,6 +1,6 @@
 """Reference: what this disk can do, and a figure measured between two looks at it.
 
-Owns: `ref` (raw commits per second), the fresh directory of each measurement, and measuring again when the disk moved.
+Owns: `ref` (raw commits per second), the fresh database of each measurement, and measuring again when the disk moved.
 Why: the commit rate of one disk moves by a factor of two within minutes; a ratio to that of the same minute is
 comparable.
 """
@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from holdfast.cli.bench import places
+from holdfast.cli.bench.places import Place
 
 T = TypeVar("T")
 
@@ -48,12 +51,14 @@ class Sizes:
     questions: int = 10_000
     idle_seconds: float = 10.0
     timers: int = 100_000
+    finished: tuple[int, int] = (1_000, 1_000_000)
+    room: int = 100
 
 
 FULL = Sizes()
 QUICK = Sizes(0.03, chains=1, runs=20, more_runs=40, width=20, turns=10, long_steps=200, long_window=50,
               items=(100, 300), starts=1, suspended=200, interrupted=20, past_events=600,
-              waiting=300, questions=20, idle_seconds=0.3, timers=200)  # fmt: skip
+              waiting=300, questions=20, idle_seconds=0.3, timers=200, finished=(10, 50), room=5)  # fmt: skip
 """Only shows that everything works."""
 
 
@@ -82,6 +87,8 @@ class Bench:
     sizes: Sizes
     repeat: int | None
     say: Callable[[str], None]
+    server: str | None = None
+    """The address of the PostgreSQL that is measured; None: files are."""
     references: list[float] = field(default_factory=list)
 
     def repeats(self, usual: int) -> range:
@@ -89,12 +96,22 @@ class Bench:
 
     @contextmanager
     def fresh(self) -> Iterator[Path]:
-        """A directory for one database, gone afterwards."""
+        """A directory, gone afterwards."""
         path = Path(tempfile.mkdtemp(dir=self.directory))
         try:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def place(self) -> Iterator[Place]:
+        """A place for one database, gone afterwards."""
+        with self.fresh() as directory:
+            if self.server is None:
+                yield places.in_file(directory)
+                return
+            with places.on_server(self.server, directory) as place:
+                yield place
 
     def reference(self) -> float:
         with self.fresh() as path:
@@ -102,15 +119,15 @@ class Bench:
         self.references.append(rate)
         return rate
 
-    def sample(self, work: Callable[[Path], T], *, disk: bool = True) -> Sample[T]:
-        """Measure once in a fresh directory. Where the disk counts, again while it moves meanwhile; the steadiest
+    def sample(self, work: Callable[[Place], T], *, disk: bool = True) -> Sample[T]:
+        """Measure once in a fresh database. Where the disk counts, again while it moves meanwhile; the steadiest
         counts."""
         best: Sample[T] | None = None
         for _ in range(1 + (MEASURED_AGAIN_MAX if disk else 0)):
             before = self.reference()
             gc.collect()
-            with self.fresh() as path:
-                value = work(path)
+            with self.place() as place:
+                value = work(place)
             found = Sample(value, before, self.reference())
             if best is None or found.drift < best.drift:
                 best = found

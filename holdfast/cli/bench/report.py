@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast.cli import output
 from holdfast.cli.bench.reference import DRIFT_MAX
-from holdfast.cli.bench.targets import FIGURES, Figure, verdict
+from holdfast.cli.bench.targets import Figure, figures_of, verdict
 
-DISK = ("W1", "W2", "W3", "W4", "W5", "W6", "W8")
+DISK = ("W1", "W2", "W3", "W4", "W5", "W6", "W8", "engines")
 """Suites in which the disk counts."""
 COLOURS = {"ok": "green", "below aim": "yellow", "below floor": "red"}
 
@@ -27,7 +27,9 @@ def rounded(value: Any) -> Any:
 def lines(report: dict[str, Any], *, judged: bool) -> list[str]:
     """The report for a person: every figure, then floor, aim and verdict where something was asked of it."""
     headers = ["", "", "measured", "floor", "aim", "verdict"]
-    rows = [_row(figure, report[figure.suite], judged) for figure in FIGURES if figure.suite in report]
+    machine = report["machine"]
+    figures = figures_of(served=machine["server"] is not None)
+    rows = [_row(figure, report[figure.suite], judged) for figure in figures if figure.suite in report]
     before = ""
     for row in rows:  # the suite's name once
         row[0], before = ("" if row[0] == before else row[0]), row[0]
@@ -35,10 +37,10 @@ def lines(report: dict[str, Any], *, judged: bool) -> list[str]:
     found.append("")
     found.append(f"raw commits/s (ref): {report['reference']['commits_per_s']:,.0f}, "
                  f"from {report['reference']['lowest']:,.0f} to {report['reference']['highest']:,.0f}")  # fmt: skip
-    machine = report["machine"]
     load = "" if machine["load"] is None else f", load {machine['load']:.1f}"
+    database = machine["server"] or f"SQLite {machine['sqlite']}"
     found.append(
-        f"holdfast {machine['holdfast']}, Python {machine['python']}, SQLite {machine['sqlite']}, {machine['cpus']} x "
+        f"holdfast {machine['holdfast']}, Python {machine['python']}, {output.line(database)}, {machine['cpus']} x "
         f"{output.line(machine['cpu'])}, {machine['filesystem'] or 'unknown file system'}{load}"
     )
     moved = [name for name in DISK if report.get(name, {}).get("drift", 0) > DRIFT_MAX]

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import holdfast as hf
@@ -21,54 +20,53 @@ from holdfast.cli.bench.copies import copy_run, waiting_run
 from holdfast.cli.bench.processes import Figures, child, hear, say
 from holdfast.cli.bench.reference import Sizes
 from holdfast.cli.tuning import tune
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.urls import store_at
 
 LEASE_SECONDS = 1.0
-"""Of an engine that stands still while its lock is held: its successor has to wait for this long."""
+"""Of an engine that stands still while its lock is held, or dies unseen: its successor has to wait for this long."""
 
 
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def many_runs(directory: Path, sizes: Sizes) -> Figures:
+def many_runs(url: str, sizes: Sizes) -> Figures:
     """Seconds from the start of a process until the first and the last of the interrupted runs are running again."""
-    database = directory / "bench.db"
-    copy_run(database, waiting_run(database, workflows.waiting), sizes.suspended)
-    _die("interrupt", database, sizes.interrupted)
+    copy_run(url, waiting_run(url, workflows.waiting), sizes.suspended)
+    _die("interrupt", url, sizes.interrupted)
     began = time.monotonic()
-    with child("restart", "go-on", database, sizes.interrupted) as process:
+    with child("restart", "go-on", url, sizes.interrupted) as process:
         bodies = hear(process)["bodies"]
     return {"first_seconds": min(bodies) - began, "all_seconds": max(bodies) - began}
 
 
-def long_run(directory: Path, sizes: Sizes) -> Figures:
+def long_run(url: str, sizes: Sizes) -> Figures:
     """Seconds from the start of a process until a run with a long past is running again."""
-    database = directory / "bench.db"
     items = sizes.past_events // workflows.EVENTS_OF_AN_ITEM
-    _die("long", database, items)
-    store = SqliteStore(_url(database))
+    _die("long", url, items)
+    store = store_at(url)
     store.open()
     events = store.runs()[0].last_seq
     store.close()
     began = time.monotonic()
-    with child("restart", "go-on", database, workflows.ITEMS_LEFT) as process:
+    with child("restart", "go-on", url, workflows.ITEMS_LEFT) as process:
         return {"long_seconds": min(hear(process)["bodies"]) - began, "long_events": events}
 
 
-def takeover(directory: Path) -> Figures:
-    """Seconds until a living engine goes on with the run of one that dies, or that stands still until its lease ends
-    (what it takes beyond the lease)."""
-    died = _takeover(directory / "died.db", signal.SIGKILL)
-    return {
-        "takeover_seconds": died,
-        "takeover_after_lease_seconds": _takeover(directory / "stopped.db", signal.SIGSTOP) - LEASE_SECONDS,
-    }
+def takeover_from_dead(url: str) -> Figures:
+    """Seconds until a living engine goes on with the run of one that dies. On a server nobody sees it die: the lease
+    has to run out."""
+    return {"takeover_seconds": _takeover(url, signal.SIGKILL)}
 
 
-def _takeover(database: Path, how: signal.Signals) -> float:
-    with child("restart", "hold", database, 1) as owner:
+def takeover_from_stopped(url: str) -> Figures:
+    """The same of one that stands still until its lease ends: what it takes beyond the lease."""
+    return {"takeover_after_lease_seconds": _takeover(url, signal.SIGSTOP) - LEASE_SECONDS}
+
+
+def _takeover(url: str, how: signal.Signals) -> float:
+    with child("restart", "hold", url, 1) as owner:
         hear(owner)
-        with child("restart", "go-on", database, 1) as heir:
+        with child("restart", "go-on", url, 1) as heir:
             hear(heir)  # it is open, and finds the run in its owner's hands
             ended = time.monotonic()
             owner.send_signal(how)
@@ -77,24 +75,20 @@ def _takeover(database: Path, how: signal.Signals) -> float:
     return began - ended
 
 
-def _die(work: str, database: Path, count: int) -> None:
+def _die(work: str, url: str, count: int) -> None:
     """Let a process start what is to be interrupted; it kills itself in the middle."""
-    with child("restart", work, database, count) as process:
+    with child("restart", work, url, count) as process:
         if process.wait() != -signal.SIGKILL:
             raise RuntimeError("the process that was to be killed ended by itself")
-
-
-def _url(database: Path | str) -> str:
-    return f"sqlite:///{database}"
 
 
 # --- the child's side -------------------------------------------------------------------------------------------
 
 
-async def _interrupt(database: str, count: int, workflow: Any, inside: int) -> None:
+async def _interrupt(url: str, count: int, workflow: Any, inside: int) -> None:
     """Die when `count` bodies have begun, of which the last ones do not end."""
     workflows.stay_from = count - inside
-    async with hf.open(_url(database)) as engine:
+    async with hf.open(url, lease_seconds=LEASE_SECONDS) as engine:
         if workflow is workflows.long_past:
             await engine.start(workflow, items=[0] * count)
         else:
@@ -105,17 +99,17 @@ async def _interrupt(database: str, count: int, workflow: Any, inside: int) -> N
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _hold(database: str) -> None:
+async def _hold(url: str) -> None:
     workflows.stay_from = 0
-    async with hf.open(_url(database), lease_seconds=LEASE_SECONDS) as engine:
+    async with hf.open(url, lease_seconds=LEASE_SECONDS) as engine:
         await engine.start(workflows.interrupted, x=0)
         await _until(lambda: bool(workflows.marks))
         say({"inside": True})
         await asyncio.Event().wait()
 
 
-async def _go_on(database: str, bodies: int) -> None:
-    async with hf.open(_url(database)):
+async def _go_on(url: str, bodies: int) -> None:
+    async with hf.open(url):
         if bodies == 1:
             say({"open": True})
         await _until(lambda: len(workflows.marks) >= bodies)
@@ -129,16 +123,16 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def main(arguments: list[str]) -> None:
     tune()
-    work, database, count = arguments
+    work, url, count = arguments
     match work:
         case "interrupt":
-            asyncio.run(_interrupt(database, int(count), workflows.interrupted, int(count)))
+            asyncio.run(_interrupt(url, int(count), workflows.interrupted, int(count)))
         case "long":
-            asyncio.run(_interrupt(database, int(count), workflows.long_past, workflows.ITEMS_LEFT))
+            asyncio.run(_interrupt(url, int(count), workflows.long_past, workflows.ITEMS_LEFT))
         case "hold":
-            asyncio.run(_hold(database))
+            asyncio.run(_hold(url))
         case "go-on":
-            asyncio.run(_go_on(database, int(count)))
+            asyncio.run(_go_on(url, int(count)))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ import importlib
 import time
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench import children, restart, waiting, workflows
+from holdfast.cli.bench import bare, children, flat, restart, sharing, waiting, workflows
+from holdfast.cli.bench.places import Place
 from holdfast.cli.bench.reference import Bench, Sample, median, percentile
 from holdfast.engine.doctor.check import check
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.urls import store_at
 
 Figures = dict[str, Any]
 
@@ -31,7 +31,7 @@ def w1(bench: Bench) -> Figures:
     ways = (("", False, False), ("step_", True, False), ("run_", False, True), ("run_step_", True, True))
     for prefix, code, on_loop in ways:
         samples = [
-            bench.sample(lambda path: asyncio.run(_step_times(path, bench.sizes.chains, code, on_loop)))  # noqa: B023
+            bench.sample(lambda place: asyncio.run(_step_times(place.url, bench.sizes.chains, code, on_loop)))  # noqa: B023
             for _ in bench.repeats(3)
         ]
         _latency(figures, prefix, samples)
@@ -39,12 +39,17 @@ def w1(bench: Bench) -> Figures:
         name = f"W1 {'ctx.step' if code else 'graph'}{' as in hf.run' if on_loop else ''}"
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
+    if bench.server is not None:
+        bare_times = [bench.sample(lambda place: bare.step_times(place.url, 500)) for _ in bench.repeats(3)]
+        figures["bare_p50_ms"] = median([percentile(s.value, 50) for s in bare_times]) * 1e3
+        figures["x_bare"] = figures["p50_ms"] / figures["bare_p50_ms"]
+        bench.say(f"W1 of a bare loop: {figures['bare_p50_ms']:.3f} ms")
     return _with_ref(figures, measured)
 
 
-async def _step_times(path: Path, chains: int, code: bool, on_loop: bool) -> list[float]:
+async def _step_times(url: str, chains: int, code: bool, on_loop: bool) -> list[float]:
     marks, found = workflows.marks, list[float]()
-    async with hf.open(_url(path)) as engine:
+    async with hf.open(url) as engine:
         engine.commit_on_loop = on_loop
         for number in range(chains + 1):
             marks.clear()
@@ -64,17 +69,25 @@ async def _step_times(path: Path, chains: int, code: bool, on_loop: bool) -> lis
 
 def w2(bench: Bench) -> Figures:
     """1,000 runs of 10 steps at once."""
-    return _throughput(bench, "W2", 5, lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs)))
+    figures = _throughput(bench, "W2", 5, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs)))
+    if bench.server is not None:
+        rates = [
+            bench.sample(lambda place: bare.steps_per_second(place.url, bench.sizes.runs, 10)) for _ in bench.repeats(3)
+        ]
+        figures["bare_steps_per_s"] = median([s.value for s in rates])
+        figures["x_bare"] = figures["steps_per_s"] / figures["bare_steps_per_s"]
+        bench.say(f"W2 of a bare loop: {figures['bare_steps_per_s']:,.0f} steps/s")
+    return figures
 
 
 def w8(bench: Bench) -> Figures:
     """The same with outputs of 1 KB."""
-    return _throughput(bench, "W8", 3, lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs, wide=True)))
+    return _throughput(bench, "W8", 3, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, wide=True)))
 
 
 def w3(bench: Bench) -> Figures:
     """One run of 1,000 parallel nodes and a join."""
-    return _throughput(bench, "W3", 5, lambda path: asyncio.run(_fan_out(path, bench.sizes.width)))
+    return _throughput(bench, "W3", 5, lambda place: asyncio.run(_fan_out(place.url, bench.sizes.width)))
 
 
 def w2x(bench: Bench) -> Figures:
@@ -83,9 +96,11 @@ def w2x(bench: Bench) -> Figures:
     many: list[float] = []
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(3):
-        found = bench.sample(lambda path: asyncio.run(_runs_at_once(path, bench.sizes.runs)), disk=False)
+        found = bench.sample(lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs)), disk=False)
         few.append(found.value["cpu_us_per_step"])
-        samples.append(bench.sample(lambda path: asyncio.run(_runs_at_once(path, bench.sizes.more_runs)), disk=False))
+        samples.append(
+            bench.sample(lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.more_runs)), disk=False)
+        )
         many.append(samples[-1].value["cpu_us_per_step"])
         bench.say(f"W2x: {few[-1]:.1f} µs of CPU per step, with ten times the runs {many[-1]:.1f}")
     figures: Figures = {
@@ -97,8 +112,8 @@ def w2x(bench: Bench) -> Figures:
     return _with_ref(figures, samples)
 
 
-async def _runs_at_once(path: Path, runs: int, *, wide: bool = False) -> Figures:
-    async with hf.open(_url(path)) as engine:
+async def _runs_at_once(url: str, runs: int, *, wide: bool = False) -> Figures:
+    async with hf.open(url) as engine:
 
         async def go(number: int) -> None:
             if wide:
@@ -115,9 +130,9 @@ async def _runs_at_once(path: Path, runs: int, *, wide: bool = False) -> Figures
         return figures
 
 
-async def _fan_out(path: Path, width: int) -> Figures:
+async def _fan_out(url: str, width: int) -> Figures:
     fan = workflows.fan(width)
-    async with hf.open(_url(path)) as engine:
+    async with hf.open(url) as engine:
 
         async def go() -> None:
             assert await (await engine.start(fan, x=0)).result() == width
@@ -139,7 +154,7 @@ def w4(bench: Bench) -> Figures:
     measured: list[Sample[Any]] = []
     for prefix, on_loop in (("", False), ("run_", True)):
         samples = [
-            bench.sample(lambda path: asyncio.run(_in_turn(path, bench.sizes.turns, on_loop)))  # noqa: B023
+            bench.sample(lambda place: asyncio.run(_in_turn(place.url, bench.sizes.turns, on_loop)))  # noqa: B023
             for _ in bench.repeats(3)
         ]
         _latency(figures, prefix, samples)
@@ -150,9 +165,9 @@ def w4(bench: Bench) -> Figures:
     return _with_ref(figures, measured)
 
 
-async def _in_turn(path: Path, turns: int, on_loop: bool) -> list[float]:
+async def _in_turn(url: str, turns: int, on_loop: bool) -> list[float]:
     times: list[float] = []
-    async with hf.open(_url(path)) as engine:
+    async with hf.open(url) as engine:
         engine.commit_on_loop = on_loop
         for number in range(turns + 1):
             began = time.perf_counter()
@@ -165,7 +180,7 @@ def w5(bench: Bench) -> Figures:
     """Kill the process with SIGKILL half-way through W2, start it again, wait until everything is done."""
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(3):
-        samples.append(bench.sample(lambda path: children.crash_and_restart(path, bench.sizes.runs)))
+        samples.append(bench.sample(lambda place: children.crash_and_restart(place, bench.sizes.runs)))
         value = samples[-1].value
         bench.say(f"W5: {value['seconds']:.2f} s from restart to all done, {value['run_twice']:,} steps ran twice")
     keys = ("seconds", "seconds_in_engine", "run_twice", "steps_after_restart")
@@ -176,13 +191,14 @@ def restarts(bench: Bench) -> Figures:
     """How soon interrupted runs go on: beside 100,000 that wait, after 1,000,000 events, in another process."""
     figures: Figures = {}
     samples: list[Sample[Figures]] = []
-    works: tuple[Callable[[Path], Figures], ...] = (
-        lambda path: restart.many_runs(path, bench.sizes),
-        lambda path: restart.long_run(path, bench.sizes),
-        restart.takeover,
+    works: tuple[Callable[[str], Figures], ...] = (
+        lambda url: restart.many_runs(url, bench.sizes),
+        lambda url: restart.long_run(url, bench.sizes),
+        restart.takeover_from_dead,
+        restart.takeover_from_stopped,
     )
     for work in works:
-        found = [bench.sample(work, disk=False) for _ in bench.repeats(3)]
+        found = [bench.sample(lambda place: work(place.url), disk=False) for _ in bench.repeats(3)]  # noqa: B023
         figures |= {key: median([s.value[key] for s in found]) for key in found[0].value}
         samples += found
         shown = ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value)
@@ -196,7 +212,7 @@ def w6(bench: Bench) -> Figures:
     measured: list[Sample[Figures]] = []
     for prefix, evicted in (("", False), ("evicted_", True)):
         samples = [
-            bench.sample(lambda path: asyncio.run(_signalled(path, bench.sizes.runs, evicted)))  # noqa: B023
+            bench.sample(lambda place: asyncio.run(_signalled(place.url, bench.sizes.runs, evicted)))  # noqa: B023
             for _ in bench.repeats(5)
         ]
         figures |= {f"{prefix}{key}": median([s.value[key] for s in samples]) for key in samples[0].value}
@@ -206,9 +222,9 @@ def w6(bench: Bench) -> Figures:
     return _with_ref(figures, measured)
 
 
-async def _signalled(path: Path, runs: int, evicted: bool) -> Figures:
+async def _signalled(url: str, runs: int, evicted: bool) -> Figures:
     idle_seconds = 0.05 if evicted else None
-    async with hf.open(_url(path), idle_seconds=idle_seconds) as engine:
+    async with hf.open(url, idle_seconds=idle_seconds) as engine:
 
         async def go(number: int, run: hf.Run[int]) -> None:
             await run.signal("go", number)
@@ -228,7 +244,7 @@ def w7(bench: Bench) -> Figures:
     """One run of 50,000 steps: does a step cost the same at the end as at the beginning?"""
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(5):
-        samples.append(bench.sample(lambda path: children.long_run(path, bench.sizes), disk=False))
+        samples.append(bench.sample(lambda place: children.long_run(place.url, bench.sizes), disk=False))
         value = samples[-1].value
         bench.say(f"W7: the last steps cost {value['cpu_ratio']:.3f} times the CPU of the first (p50)")
     keys = ("cpu_ratio", "cpu_ratio_mean", "cpu_us_first", "cpu_us_last", "steps_per_s")
@@ -237,15 +253,15 @@ def w7(bench: Bench) -> Figures:
 
 def small(bench: Bench) -> Figures:
     """What it costs before anything runs, and whether a wide map stays small."""
-    with bench.fresh() as path:
-        figures: Figures = {"idle_mib": children.idle_memory(path)}
+    with bench.place() as place:
+        figures: Figures = {"idle_mib": children.idle_memory(place.url)}
     bench.say(f"small: an idle engine takes {figures['idle_mib']:.1f} MiB")
     figures["import_seconds"] = median([children.import_seconds() for _ in range(bench.sizes.starts + 1)][1:])
     figures["help_seconds"] = median([children.help_seconds() for _ in range(bench.sizes.starts + 1)][1:])
     bench.say(f"small: import {figures['import_seconds']:.3f} s, --help {figures['help_seconds']:.3f} s")
     few, many = bench.sizes.items
-    with bench.fresh() as path:
-        figures |= children.map_memory(path, few, many)
+    with bench.place() as place:
+        figures |= children.map_memory(place.url, few, many)
     bench.say(f"small: a map takes {figures['map_bytes_per_item']:,.0f} bytes per item more")
     return figures
 
@@ -254,16 +270,16 @@ def doctor(bench: Bench) -> Figures:
     """Checking a database of runs of 10 steps: every run by questions to the tables, every event by its fold."""
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(3):
-        samples.append(bench.sample(lambda path: _check(path, bench.sizes.runs * 5), disk=False))
+        samples.append(bench.sample(lambda place: _check(place.url, bench.sizes.runs * 5), disk=False))
         value = samples[-1].value
         bench.say(f"doctor: {value['runs_per_s']:,.0f} runs/s, --deep {value['events_per_s']:,.0f} events/s")
     keys = ("runs_per_s", "events_per_s", "runs", "events")
     return {key: median([s.value[key] for s in samples]) for key in keys}
 
 
-def _check(path: Path, runs: int) -> Figures:
-    asyncio.run(_runs_at_once(path, runs))
-    store = SqliteStore(_url(path))
+def _check(url: str, runs: int) -> Figures:
+    asyncio.run(_runs_at_once(url, runs))
+    store = store_at(url)
     store.open()
     try:
         began = time.perf_counter()
@@ -306,14 +322,45 @@ def explorer(bench: Bench) -> Figures:
 
 
 def waits(bench: Bench) -> Figures:
-    """1,000,000 runs that wait for a signal, in one file; 100,000 timers that are due at once."""
+    """1,000,000 runs that wait for a signal, in one database; 100,000 timers that are due at once."""
     figures: Figures = {}
     samples: list[Sample[Figures]] = []
     for work in (waiting.many_runs, waiting.many_timers):
-        found = [bench.sample(lambda path: work(path, bench.sizes), disk=False) for _ in bench.repeats(1)]  # noqa: B023
+        found = [bench.sample(lambda place: work(place.url, bench.sizes), disk=False) for _ in bench.repeats(1)]  # noqa: B023
         figures |= {key: median([s.value[key] for s in found]) for key in found[0].value}
         samples += found
         bench.say("waiting: " + ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value))
+    return _with_ref(figures, samples)
+
+
+def engines(bench: Bench) -> Figures:
+    """1,000 runs of 10 steps that somebody else has started: one engine, and two that share them."""
+    samples: dict[int, list[Sample[Figures]]] = {1: [], 2: []}
+    for _ in bench.repeats(3):
+        for count, found in samples.items():
+            found.append(bench.sample(lambda place: sharing.steps_per_second(place.url, count, bench.sizes)))  # noqa: B023
+            value = found[-1].value
+            bench.say(
+                f"engines: {count}, {value['steps_per_s']:,.0f} steps/s, the busiest {value['busiest']:.0%} of it"
+            )
+    one, two = (median([s.value["steps_per_s"] for s in found]) for found in samples.values())
+    figures: Figures = {
+        "one_steps_per_s": one,
+        "two_steps_per_s": two,
+        "two_against_one": two / one,
+        "busiest": median([s.value["busiest"] for s in samples[2]]),
+        "x_ref": median([s.value["steps_per_s"] / s.ref for s in samples[2]]),
+    }
+    return _with_ref(figures, samples[1] + samples[2])
+
+
+def finished(bench: Bench) -> Figures:
+    """New runs, claims and lists beside 1,000 and beside 1,000,000 runs that have ended."""
+    samples = [
+        bench.sample(lambda place: flat.few_and_many(place.url, bench.sizes), disk=False) for _ in bench.repeats(1)
+    ]
+    figures: Figures = {key: median([s.value[key] for s in samples]) for key in samples[0].value}
+    bench.say("flat: " + ", ".join(f"{key} {figures[key]:.2f}" for key in figures if key.endswith("_ratio")))
     return _with_ref(figures, samples)
 
 
@@ -332,6 +379,8 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "doctor": doctor,
     "explorer": explorer,
     "waiting": waits,
+    "flat": finished,
+    "engines": engines,
 }
 
 
@@ -350,7 +399,7 @@ def _each(samples: list[Sample[list[float]]]) -> str:
     return "; ".join(f"{percentile(s.value, 50) * 1e3:.3f} ms at ref {s.ref:,.0f}" for s in samples)
 
 
-def _throughput(bench: Bench, name: str, usual: int, work: Callable[[Path], Figures]) -> Figures:
+def _throughput(bench: Bench, name: str, usual: int, work: Callable[[Place], Figures]) -> Figures:
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(usual):
         samples.append(bench.sample(work))
@@ -368,7 +417,3 @@ def _with_ref(figures: Figures, samples: list[Sample[Any]]) -> Figures:
     figures["repetitions"] = len(samples)
     figures["drift"] = max(s.drift for s in samples)
     return figures
-
-
-def _url(path: Path) -> str:
-    return f"sqlite:///{path / 'bench.db'}"

@@ -1,25 +1,23 @@
-"""Waiting: what a file with very many runs that wait costs, and very many timers that are due at once.
+"""Waiting: what a database with very many runs that wait costs, and very many timers that are due at once.
 
-Owns: both sides. The parent's functions make the file, start `python -m holdfast.cli.bench.waiting WORK ...` and watch
-it; the clocks are the same for both.
+Owns: both sides. The parent's functions make the database, start `python -m holdfast.cli.bench.waiting WORK ...` and
+watch it; the clocks are the same for both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import sys
 import time
 from collections.abc import Awaitable
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 
 import holdfast as hf
 from holdfast.cli.bench import workflows
 from holdfast.cli.bench.copies import copy_run, waiting_run
+from holdfast.cli.bench.places import connected
 from holdfast.cli.bench.processes import Figures, child, hear, memory_mib, say
 from holdfast.cli.bench.reference import Sizes, median
 from holdfast.cli.tuning import tune
@@ -33,47 +31,45 @@ BUSY_SECONDS = 1.5
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def many_runs(directory: Path, sizes: Sizes) -> Figures:
+def many_runs(url: str, sizes: Sizes) -> Figures:
     """Seconds from the start of a process until it has done something new beside all the runs that wait; what it costs
     to wait with them, and to look for one."""
-    database = directory / "bench.db"
-    signalled = waiting_run(database, workflows.signalled)
-    copy_run(database, signalled, sizes.waiting)
-    copy_run(database, waiting_run(database, workflows.asked), sizes.questions)
-    asked = waiting_run(database, workflows.asked)
+    signalled = waiting_run(url, workflows.signalled)
+    copy_run(url, signalled, sizes.waiting)
+    copy_run(url, waiting_run(url, workflows.asked), sizes.questions)
+    asked = waiting_run(url, workflows.asked)
     began = time.monotonic()
-    with child("waiting", "idle", database, sizes.idle_seconds, signalled, asked) as process:
+    with child("waiting", "idle", url, sizes.idle_seconds, signalled, asked) as process:
         figures = hear(process)
         process.wait()
     return {"ready_seconds": figures.pop("ready_at") - began, **figures}
 
 
-def many_timers(directory: Path, sizes: Sizes) -> Figures:
+def many_timers(url: str, sizes: Sizes) -> Figures:
     """Seconds from the moment when all timers are due until the last one has fired, and until the last run is done."""
-    database = directory / "bench.db"
     due = datetime.now(UTC) + timedelta(seconds=3 + 2 * BUSY_SECONDS + sizes.timers / 20_000)
-    copy_run(database, waiting_run(database, workflows.asleep, until=due.isoformat()), sizes.timers)
-    with child("waiting", "timers", database, due.timestamp(), sizes.timers) as process:
+    copy_run(url, waiting_run(url, workflows.asleep, until=due.isoformat()), sizes.timers)
+    with child("waiting", "timers", url, due.timestamp(), sizes.timers) as process:
         due_at = max(due.timestamp(), hear(process)["ready_at"])
-        _until_fired(database, due_at)
+        _until_fired(url, due_at)
         fired_at = time.time()
         figures = hear(process)
         process.wait()
     return {"fired_seconds": fired_at - due_at, "done_seconds": figures.pop("done_at") - due_at, **figures}
 
 
-def _until_fired(database: Path, due_at: float) -> None:
+def _until_fired(url: str, due_at: float) -> None:
     time.sleep(max(0.0, due_at - time.time()))
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        while connection.execute("SELECT 1 FROM run_timers WHERE status = 'set' LIMIT 1").fetchall():
+    with connected(url) as execute:
+        while execute("SELECT 1 FROM run_timers WHERE status = 'set' LIMIT 1"):
             time.sleep(0.02)
 
 
 # --- the child's side -------------------------------------------------------------------------------------------
 
 
-async def _idle(database: str, seconds: float, signalled: str, asked: str) -> None:
-    async with hf.open(f"sqlite:///{database}") as engine:
+async def _idle(url: str, seconds: float, signalled: str, asked: str) -> None:
+    async with hf.open(url) as engine:
         assert await (await engine.start(workflows.one, x=1)).result() == 2
         ready_at = time.monotonic()
         cpu = time.process_time()
@@ -107,9 +103,9 @@ async def _timed(work: Awaitable[object]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-async def _timers(database: str, due_at: float, count: int) -> None:
+async def _timers(url: str, due_at: float, count: int) -> None:
     marks = workflows.marks
-    async with hf.open(f"sqlite:///{database}") as engine:
+    async with hf.open(url) as engine:
         await asyncio.sleep(max(0.0, due_at - BUSY_SECONDS - time.time()))
         other = await engine.start(workflows.busy)
         await asyncio.sleep(BUSY_SECONDS / 2)
@@ -135,12 +131,12 @@ async def _timers(database: str, due_at: float, count: int) -> None:
 def main(arguments: list[str]) -> None:
     tune()
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # the busy run has no checkpoint, and is told so
-    work, database, *rest = arguments
+    work, url, *rest = arguments
     match work:
         case "idle":
-            asyncio.run(_idle(database, float(rest[0]), rest[1], rest[2]))
+            asyncio.run(_idle(url, float(rest[0]), rest[1], rest[2]))
         case "timers":
-            asyncio.run(_timers(database, float(rest[0]), int(rest[1])))
+            asyncio.run(_timers(url, float(rest[0]), int(rest[1])))
         case _:
             raise SystemExit(f"no such work: {work}")
 

@@ -62,6 +62,14 @@ async def logged_step(x: int) -> int:
 
 
 @hf.node
+async def counted_step(x: int) -> int:
+    """Knows how many of its kind ran in this process."""
+    global bodies_run
+    bodies_run += 1
+    return x + 1
+
+
+@hf.node
 async def staying(x: int) -> int:
     """Marks when it began, and may stay until the process is killed."""
     marks.append(time.monotonic())
@@ -117,6 +125,13 @@ def wide10(text: str) -> str:
 def logged10(x: int) -> int:
     for _ in range(10):
         x = logged_step(x)
+    return x
+
+
+@hf.workflow(name="bench-counted10")
+def counted10(x: int) -> int:
+    for _ in range(10):
+        x = counted_step(x)
     return x
 
 

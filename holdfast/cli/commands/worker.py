@@ -58,8 +58,8 @@ def command(
     """Drive runs until it is stopped: those that nobody drives, and those that a dead engine left.
 
     Any number of workers share a database. Each takes runs whose code it has, by turns over the workflows, and by
-    priority inside each. SIGTERM or Ctrl-C stops it in order: nothing new is taken, bodies may end, the rest is left for
-    others with no attempt lost. A second one leaves at once.
+    priority inside each. SIGTERM or Ctrl-C stops it in order: nothing new is taken, bodies may end, the rest is left
+    for others with no attempt lost. A second one leaves at once.
 
     \b
     Examples:
@@ -113,10 +113,9 @@ def _say(what: str, engine: Engine, url: str, *, json: bool) -> None:
         output.flush()
     elif what == "working":
         served = "all queues" if engine.queues is None else f"queue {', '.join(engine.queues)}"
-        output.note(
-            f"engine {engine.lease.engine} (process {os.getpid()}) works on {shown(url)}: {', '.join(names)}; {served}; "
-            f"at most {engine.settings.concurrency} runs at once. Ctrl-C stops it in order."
-        )
+        who = f"engine {engine.lease.engine} (process {os.getpid()})"
+        limit = f"at most {engine.settings.concurrency} runs at once"
+        output.note(f"{who} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it in order.")
     else:
         output.note(f"engine {engine.lease.engine} has stopped; its runs are free for others")
 

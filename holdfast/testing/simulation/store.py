@@ -90,8 +90,15 @@ class ProcessStore:
     def close(self) -> None:
         self.revoke("it was closed")
 
+    @property
+    def is_shared(self) -> bool:
+        return self._shared.is_shared
+
     def now(self) -> int:
         return self._clock.now()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Hints are the world's to give: whoever has not seen the latest is made to look."""
 
     def changed(self) -> bool:
         self.contacts += 1

@@ -152,13 +152,14 @@ UPDATE holdfast.run_inbox_messages SET
 WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
--- Messages of a group to runs that have ended meanwhile: as above.
+-- Messages of a group to runs that have ended meanwhile: as above. By their ids, and so without naming the statuses
+-- that indexes are for: of all new messages there may be many.
 UPDATE holdfast.run_inbox_messages AS m SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 FROM holdfast.run_state AS r
-WHERE m.message_id = ANY($1) AND m.status = 'new' AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
-    AND r.run_no = m.run_no
-    AND r.status IN ('completed', 'failed', 'cancelled');
+WHERE m.message_id = ANY($1) AND m.status NOT IN ('held', 'consumed', 'dead')
+    AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
+    AND r.run_no = m.run_no AND r.status NOT IN ('created', 'running', 'suspended', 'recovering');
 
 -- name: fences
 -- Where these runs are.

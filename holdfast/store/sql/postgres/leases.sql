@@ -172,8 +172,7 @@ free (run_no, workflow, version, priority) AS (
         SELECT r.run_no, r.priority FROM holdfast.run_state AS r
         WHERE r.workflow = p.workflow AND r.version = p.version AND r.queue = p.queue
             AND r.engine IS NULL AND r.hold IS NULL AND r.status IN ('created', 'running', 'recovering')
-            AND ($4::bigint[] IS NULL OR r.root_no = ANY($4))
-        ORDER BY r.priority DESC, r.run_no LIMIT $5) AS first
+        ORDER BY r.priority DESC, r.run_no LIMIT $4) AS first
     WHERE $3::text[] IS NULL OR p.queue = ANY($3)
     UNION ALL
     SELECT r.run_no, r.workflow, r.version, r.priority
@@ -181,11 +180,31 @@ free (run_no, workflow, version, priority) AS (
     JOIN holdfast.run_state AS r ON r.run_no = mail.run_no
     WHERE r.engine IS NULL AND r.hold IS NULL AND r.status NOT IN ('created', 'running', 'recovering')
         AND (r.workflow, r.version) IN (SELECT workflow, version FROM wanted)
-        AND ($3 IS NULL OR r.queue = ANY($3)) AND ($4 IS NULL OR r.root_no = ANY($4))),
+        AND ($3 IS NULL OR r.queue = ANY($3))),
 ranked AS (
     SELECT run_no, workflow, version, priority,
         row_number() OVER (PARTITION BY workflow, version ORDER BY priority DESC, run_no) AS rank
     FROM free)
+SELECT run_no, workflow, version FROM ranked WHERE rank <= $4 ORDER BY priority DESC, run_no;
+
+-- name: claimable_of_roots
+-- The same among some runs and their descendants, whatever else there is.
+WITH free (run_no, workflow, version, priority, queue) AS (
+    SELECT r.run_no, r.workflow, r.version, r.priority, r.queue FROM holdfast.run_state AS r
+    WHERE r.root_no = ANY($4) AND r.engine IS NULL AND r.hold IS NULL
+        AND r.status NOT IN ('suspended', 'completed', 'failed', 'cancelled')
+    UNION ALL
+    SELECT r.run_no, r.workflow, r.version, r.priority, r.queue
+    FROM (SELECT DISTINCT run_no FROM holdfast.run_inbox_messages WHERE status = 'new') AS mail
+    JOIN holdfast.run_state AS r ON r.run_no = mail.run_no
+    WHERE r.engine IS NULL AND r.hold IS NULL AND r.status NOT IN ('created', 'running', 'recovering')
+        AND r.root_no = ANY($4)),
+ranked AS (
+    SELECT run_no, workflow, version, priority,
+        row_number() OVER (PARTITION BY workflow, version ORDER BY priority DESC, run_no) AS rank
+    FROM free
+    WHERE (workflow, version) IN (SELECT * FROM unnest($1::text[], $2::bigint[]))
+        AND ($3::text[] IS NULL OR queue = ANY($3)))
 SELECT run_no, workflow, version FROM ranked WHERE rank <= $5 ORDER BY priority DESC, run_no;
 
 -- name: unfinished_count

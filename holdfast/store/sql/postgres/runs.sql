@@ -1,4 +1,10 @@
 -- Reading runs and what belongs to them. Lists of numbers and names arrive as arrays.
+--
+-- The server plans each statement once, perhaps while the tables are empty, and then again with what it has learnt of
+-- them; so that it takes the index that is meant at all times, the statements leave it no other one. A page of the
+-- newest runs of a status is asked for as the end of a range of (status, run_no): the server would else walk back
+-- through all runs, if it believes that this status is a frequent one. Where one run is looked up by its number, its
+-- status is compared with those it must not have: the server would else take an index of those it may have, whole.
 
 -- name: run_by_id
 -- One run by its text id.
@@ -28,8 +34,8 @@ FROM holdfast.run_state WHERE run_no < $1 ORDER BY run_no DESC LIMIT $2;
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
-WHERE status IN ('completed', 'failed', 'cancelled') AND status = $3 AND run_no < $1
-ORDER BY run_no DESC LIMIT $2;
+WHERE status IN ('completed', 'failed', 'cancelled') AND status >= $3 AND (status, run_no) < ($3, $1)
+ORDER BY status DESC, run_no DESC LIMIT $2;
 
 -- name: runs_unowned
 -- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
@@ -37,8 +43,9 @@ ORDER BY run_no DESC LIMIT $2;
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
-WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering') AND status = $3 AND run_no < $1
-ORDER BY run_no DESC LIMIT $2;
+WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering')
+    AND status >= $3 AND (status, run_no) < ($3, $1)
+ORDER BY status DESC, run_no DESC LIMIT $2;
 
 -- name: runs_owned
 -- The newest runs of one status that is not terminal and that engines hold: few. The server does not look into what
@@ -53,12 +60,13 @@ WHERE run_no < $1
 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_of_workflow
--- The newest runs of one workflow, of any or of some statuses.
+-- The newest runs of one workflow, of any or of some statuses; these are asked for so that the server does not believe
+-- they were rare, and read all runs of the workflow to sort them.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
 FROM holdfast.run_state
-WHERE workflow = $3 AND run_no < $1 AND ($4::text[] IS NULL OR status = ANY($4))
-ORDER BY run_no DESC LIMIT $2;
+WHERE workflow >= $3 AND (workflow, run_no) < ($3, $1) AND coalesce(status = ANY($4::text[]), true)
+ORDER BY workflow DESC, run_no DESC LIMIT $2;
 
 -- name: runs_of_root
 -- A run and its descendants, of any or of one workflow, of any or of some statuses.
@@ -123,7 +131,7 @@ FROM holdfast.run_timers AS t
 WHERE t.status = 'set' AND t.due_at <= $1 AND (t.due_at, t.run_no, t.timer) > ($5, $6, $7) AND EXISTS (
     SELECT 1 FROM holdfast.run_state AS r
     WHERE r.run_no = t.run_no AND r.engine IS NULL AND r.hold IS NULL
-        AND r.status IN ('created', 'running', 'suspended', 'recovering')
+        AND r.status NOT IN ('completed', 'failed', 'cancelled')
         AND r.workflow = ANY($3) AND ($4::bigint[] IS NULL OR r.root_no = ANY($4))
         AND ($8::text[] IS NULL OR r.queue = ANY($8)) OFFSET 0)
 ORDER BY t.due_at, t.run_no, t.timer LIMIT $2;
@@ -135,7 +143,7 @@ FROM holdfast.run_timers AS t
 WHERE t.status = 'set' AND EXISTS (
     SELECT 1 FROM holdfast.run_state AS r
     WHERE r.run_no = t.run_no AND r.engine IS NULL AND r.hold IS NULL
-        AND r.status IN ('created', 'running', 'suspended', 'recovering') OFFSET 0)
+        AND r.status NOT IN ('completed', 'failed', 'cancelled') OFFSET 0)
 ORDER BY t.due_at LIMIT 1;
 
 -- name: page_of_waits_for_children
@@ -152,7 +160,7 @@ FROM holdfast.run_waits AS w
 JOIN holdfast.run_state AS p ON p.run_no = w.run_no
 JOIN holdfast.run_state AS c ON c.run_id = holdfast.json_text(w.data, 'child')
 WHERE w.status = 'open' AND w.kind = 'child' AND w.run_no > $1 AND w.run_no <= $2
-    AND p.engine IS NULL AND c.status IN ('completed', 'failed', 'cancelled')
+    AND p.engine IS NULL AND c.status NOT IN ('created', 'running', 'suspended', 'recovering')
 ORDER BY w.run_no, w.no;
 
 -- name: events

@@ -64,9 +64,12 @@ CREATE TABLE holdfast.run_state (
 -- fixed value when it looks for an order.
 CREATE INDEX run_state_free ON holdfast.run_state (status, run_no)
     WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering');
--- What wants to be advanced and nobody holds, in the order in which it is claimed.
-CREATE INDEX run_state_ready ON holdfast.run_state (workflow, version, queue, priority DESC, run_no, root_no)
+-- What wants to be advanced and nobody holds: in the order in which it is claimed; and by whose it is, said in other
+-- words, so that nobody mistakes one of them for the other.
+CREATE INDEX run_state_ready ON holdfast.run_state (workflow, version, queue, priority DESC, run_no)
     WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
+CREATE INDEX run_state_ready_of_root ON holdfast.run_state (root_no)
+    WHERE engine IS NULL AND hold IS NULL AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled');
 -- Freeing an engine's runs.
 CREATE INDEX run_state_owned ON holdfast.run_state (engine, status, run_no) WHERE engine IS NOT NULL;
 CREATE INDEX run_state_finished ON holdfast.run_state (status, run_no)

@@ -97,10 +97,10 @@ VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?) /*row*/
 ON CONFLICT (message_id) DO NOTHING;
 
 -- name: close_inbox
--- A run has ended: what it has not consumed by now it never will, but for what may open another branch of it.
+-- Runs have ended: what they have not consumed by now they never will, but for what may open another branch of them.
 UPDATE run_inbox_messages SET
     status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
-WHERE run_no = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
+WHERE run_no IN (VALUES /*row*/ (?) /*row*/) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: drop_undeliverable
 -- Messages of a group to runs that have ended meanwhile: as above.

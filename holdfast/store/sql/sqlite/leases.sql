@@ -60,14 +60,22 @@ UPDATE engine_slots SET held = held - ?3 WHERE engine = ?1 AND pool = ?2;
 -- Who holds no place of a pool has no row there.
 DELETE FROM engine_slots WHERE engine = ?1 AND pool = ?2 AND held <= 0;
 
--- name: claim
--- Take the lease of those of these runs that nobody holds; the rows that come back were won.
-UPDATE run_state NOT INDEXED SET engine = ?1, token = token + 1
+-- name: winnable
+-- Those of these runs whose lease can be taken, as their rows are once it is; all of them in one row of JSON, bytes as
+-- text. The writer lets go of the GIL for every row that it is given, and while the loop is busy it waits for it: with
+-- RETURNING a thousand runs took 27 ms.
+SELECT json_group_array(json_array(run_no, run_id, workflow, version, status, branch, last_seq, hex(head_hash),
+    token + 1, ?1, CAST(fold AS TEXT), input_hash, parent_no, root_no, priority, recoveries, hold, created_at,
+    started_at, finished_at, queue))
+FROM run_state NOT INDEXED
 WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL AND hold IS NULL
     AND (status IN ('created', 'running', 'suspended', 'recovering')
-        OR EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = run_state.run_no AND m.status = 'new'))
-RETURNING run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue;
+        OR EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = run_state.run_no AND m.status = 'new'));
+
+-- name: claim
+-- Take the lease of runs that were found winnable in the same transaction.
+UPDATE run_state NOT INDEXED SET engine = ?1, token = token + 1
+WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL;
 
 -- name: release
 -- Give leases back without a commit.
@@ -127,19 +135,36 @@ free (run_no, workflow, version, priority) AS (
             SELECT run_no FROM run_state
             WHERE workflow = p.workflow AND version = p.version AND queue = p.queue
                 AND hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
-                AND (?3 IS NULL OR root_no IN (SELECT value FROM json_each(?3)))
-            ORDER BY priority DESC, run_no LIMIT ?4)
+            ORDER BY priority DESC, run_no LIMIT ?3)
     UNION ALL
     SELECT run_no, workflow, version, priority FROM run_state NOT INDEXED
     WHERE run_no IN (SELECT m.run_no FROM run_inbox_messages AS m WHERE m.status = 'new')
         AND hold IS NULL AND engine IS NULL AND status NOT IN ('created', 'running', 'recovering')
         AND (workflow, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
-        AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))
-        AND (?3 IS NULL OR root_no IN (SELECT value FROM json_each(?3)))),
+        AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))),
 ranked AS (
     SELECT run_no, workflow, version, priority,
         row_number() OVER (PARTITION BY workflow, version ORDER BY priority DESC, run_no) AS rank
     FROM free)
+SELECT run_no, workflow, version FROM ranked WHERE rank <= ?3 ORDER BY priority DESC, run_no;
+
+-- name: claimable_of_roots
+-- The same among some runs and their descendants, whatever else there is.
+WITH free (run_no, workflow, version, priority, queue) AS (
+    SELECT run_no, workflow, version, priority, queue FROM run_state
+    WHERE root_no IN (SELECT value FROM json_each(?3)) AND hold IS NULL AND engine IS NULL
+        AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled')
+    UNION ALL
+    SELECT run_no, workflow, version, priority, queue FROM run_state NOT INDEXED
+    WHERE run_no IN (SELECT m.run_no FROM run_inbox_messages AS m WHERE m.status = 'new')
+        AND hold IS NULL AND engine IS NULL AND status NOT IN ('created', 'running', 'recovering')
+        AND root_no IN (SELECT value FROM json_each(?3))),
+ranked AS (
+    SELECT run_no, workflow, version, priority,
+        row_number() OVER (PARTITION BY workflow, version ORDER BY priority DESC, run_no) AS rank
+    FROM free
+    WHERE (workflow, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
+        AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2))))
 SELECT run_no, workflow, version FROM ranked WHERE rank <= ?4 ORDER BY priority DESC, run_no;
 
 -- name: unfinished_count

@@ -55,9 +55,12 @@ CREATE TABLE run_state (
 -- Freeing an engine's runs, listing and counting live ones: the only index that a step of an owned run touches.
 CREATE INDEX run_state_live ON run_state (engine, status)
     WHERE engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering');
--- What wants to be advanced and nobody holds, in the order in which it is claimed.
-CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no, root_no)
+-- What wants to be advanced and nobody holds: in the order in which it is claimed; and by whose it is, said in other
+-- words, so that nobody mistakes one of them for the other.
+CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no)
     WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
+CREATE INDEX run_state_ready_of_root ON run_state (root_no)
+    WHERE engine IS NULL AND hold IS NULL AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled');
 CREATE INDEX run_state_finished ON run_state (status, run_no) WHERE status IN ('completed', 'failed', 'cancelled');
 CREATE INDEX run_state_workflow ON run_state (workflow, run_no);
 CREATE INDEX run_state_descendants ON run_state (root_no, run_no) WHERE parent_no IS NOT NULL;
