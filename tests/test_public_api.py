@@ -83,7 +83,9 @@ FUNCTIONS = {
     "node": (
         "fn/ name delay retry timeout heartbeat on_crash compensate concurrency priority inline process idempotent"
     ),
-    "open": "url recover lease_seconds grace_seconds idle_seconds threads processes max_recoveries",
+    "open": (
+        "url recover drive queues concurrency lease_seconds grace_seconds idle_seconds threads processes max_recoveries"
+    ),
     "pend": "basket rerun error output ticket",
     "phase": "name after",
     "receive": "name schema deadline default after named",
@@ -99,14 +101,14 @@ FUNCTIONS = {
     "var": "name",
     "when": "condition",
     "workflow": (
-        "fn/ name persistence history on_failure on_code_change timeout priority concurrency variables tickets "
-        "max_recoveries max_visits"
+        "fn/ name persistence history on_failure on_code_change timeout priority concurrency queue variables "
+        "tickets max_recoveries max_visits"
     ),
 }
 
 METHODS: dict[str, dict[str, str]] = {
     "Engine": {
-        "start": "workflow/ run_id priority timeout persistence **inputs",
+        "start": "workflow/ run_id priority timeout persistence queue **inputs",
         "get": "run_id",
         "list": "status workflow limit",
         "resume": "run_id wait path vars actor",

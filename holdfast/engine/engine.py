@@ -171,16 +171,17 @@ class Engine:
         for actor in list(self.actors.values()):
             actor.leave(None)
         if self.fatal is None:
-            await self._say_goodbye()
+            await self._say_goodbye(give_up_at)
         self.committer.close()
         self.lease.drop_lock()
         self.store.close()
 
-    async def _say_goodbye(self) -> None:
+    async def _say_goodbye(self, give_up_at: float) -> None:
         """Give all leases back. When the server does not answer, the store is closed under the writer, who waits for
         it: what was not committed by now is done again by whoever takes the runs over."""
+        patience = 0.0 if self._is_away() and self.loop.time() >= give_up_at else GOODBYE_SECONDS
         try:
-            async with asyncio.timeout(GOODBYE_SECONDS):
+            async with asyncio.timeout(patience):
                 await self.committer.call(self.store.remove_engine, self.lease.engine)
         except TimeoutError:
             if self._is_away():

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 
-class RunRow(msgspec.Struct, gc=False, kw_only=True):
+class RunRow(msgspec.Struct, gc=False):
     """One row of `run_state`. `fold` is what the run's state needs beyond columns, as JSON bytes."""
 
     run_no: int

@@ -7,6 +7,7 @@ without a word here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -87,5 +88,5 @@ def refuse_unfinished(version: int, where: str) -> None:
     if version == UNFINISHED:
         raise UnfinishedCopy(
             f"{where} is the beginning of a copy that did not come to its end. Copy again: "
-            f"holdfast db copy FROM {where} --again"
+            f"holdfast db copy FROM {shlex.quote(where)} --again"
         )

@@ -251,15 +251,15 @@ class PostgresStore(PostgresDoctor):
         connections = self._check()
         try:
             with connections.lend_idle() as connection:
-                if connection is None and not self._is_away:
-                    return False
                 if connection is not None:
                     told = self._changes.look(_snapshot(connection, self._sql))
                     self._is_away = False
                     return told
-        except LOST:
+                if connections.are_lent and not self._is_away:
+                    return False
+        except (*LOST, asyncpg.InterfaceError):
             connections.drop_idle()
-            self._is_away = True
+        self._is_away = True
         self._await_server()
         return None
 
@@ -340,7 +340,7 @@ class PostgresStore(PostgresDoctor):
             try:
                 with connections.lend() as lent:
                     done = work(lent, again)
-                self._is_away = False
+                    self._is_away = False
                 return done
             except (*LOST, StoreReadOnly) as error:
                 self._is_away = True

@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Collection
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import asyncpg
 
@@ -24,9 +24,10 @@ _TYPES: Final = {"bigint": (20, 1016, "_int8"), "text": (25, 1009, "_text"), "by
 """The number of each type, the number of its array, and what the catalogue calls that one. They never change."""
 _NULL: Final = b"\xff\xff\xff\xff"
 """The length -1."""
-_header: Final = struct.Struct(">iiiii").pack
 _size: Final = struct.Struct(">i").pack
 _sized_long: Final = struct.Struct(">iq").pack
+SHORT: Final = 16
+"""Up to here numbers are laid out one by one: the commit of one run has a dozen columns of one to three."""
 
 
 def use(connection: Raw) -> None:
@@ -39,24 +40,25 @@ def use(connection: Raw) -> None:
 
 
 def bigints(values: Collection[int | None]) -> bytes:
-    try:
-        numbers = array("q", values)  # type: ignore[type-var]  # a None among them is caught
-    except TypeError:
-        return _array("bigint", values, [_NULL if value is None else _sized_long(8, value) for value in values])
+    header = _header("bigint", len(values))
+    if len(values) <= SHORT or None in values:
+        return header + b"".join([_NULL if value is None else _sized_long(8, value) for value in values])
+    numbers = array("q", values)  # type: ignore[type-var]  # there is no None among them
     if sys.byteorder == "little":
         numbers.byteswap()
     halves = array("i", numbers.tobytes())
     places = array("i", _size(8)) * (3 * len(numbers))  # of each number its length, its high half and its low half
     places[1::3], places[2::3] = halves[0::2], halves[1::2]
-    return _array("bigint", values, [places.tobytes()])
+    return header + places.tobytes()
 
 
 def texts(values: Collection[str | None]) -> bytes:
-    return _array("text", values, list(map(_text, values)))
+    return _header("text", len(values)) + b"".join(map(_text, values))
 
 
 def byteas(values: Collection[bytes | None]) -> bytes:
-    return _array("bytea", values, [_NULL if value is None else _size(len(value)) + value for value in values])
+    sized = [_NULL if value is None else _size(len(value)) + value for value in values]
+    return _header("bytea", len(values)) + b"".join(sized)
 
 
 @lru_cache(maxsize=4096)
@@ -68,9 +70,10 @@ def _text(value: str | None) -> bytes:
     return _size(len(encoded)) + encoded
 
 
-def _array(name: str, values: Collection[Any], elements: list[bytes]) -> bytes:
+@lru_cache(maxsize=4096)
+def _header(name: str, length: int) -> bytes:
     """One dimension, counted from 1; whether there is a null among them the server sees for itself."""
-    return b"".join((_header(1, 0, _TYPES[name][0], len(values), 1), *elements))
+    return struct.pack(">iiiii", 1, 0, _TYPES[name][0], length, 1)
 
 
 def _refuse(_: bytes) -> NoReturn:

@@ -310,13 +310,16 @@ class Connections:
     @contextmanager
     def lend_idle(self) -> Iterator[Connection | None]:
         """The same for what can be left undone: nothing when none is idle. Never waits, never connects."""
-        connection = self._take_idle() if self._places.acquire(blocking=False) else None
-        if connection is None:
+        if not self._places.acquire(blocking=False):
             yield None
             return
         try:
-            with self._lent(connection):
-                yield connection
+            connection = self._take_idle()
+            if connection is None:
+                yield None
+            else:
+                with self._lent(connection):
+                    yield connection
         finally:
             self._places.release()
 
@@ -332,6 +335,11 @@ class Connections:
             self._give_back(connection, is_sound=isinstance(error, Exception) and not isinstance(error, LOST))
             raise
         self._give_back(connection, is_sound=True)
+
+    @property
+    def are_lent(self) -> bool:
+        """Whether anybody has one now."""
+        return bool(self._at_work)
 
     def drop_idle(self) -> None:
         """The server was away: what was connected before is not any more."""

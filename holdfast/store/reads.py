@@ -27,7 +27,6 @@ from holdfast.store.api import (
     WaitRow,
 )
 
-_RUN_FIELDS = RunRow.__struct_fields__
 _LAST = "\U0010ffff"
 """Behind everything that begins with a prefix."""
 NUMBER_MAX = 2**63 - 1
@@ -38,7 +37,7 @@ _FIRST_TIMER = (-(2**63), 0, "")
 
 def run_row(row: Sequence[Any]) -> RunRow:
     """A row of `run_state` as the contract has it."""
-    return RunRow(**dict(zip(_RUN_FIELDS, row, strict=True)))
+    return RunRow(*row)
 
 
 def _asked_row(row: tuple[Any, ...]) -> AskedRow:

@@ -83,14 +83,23 @@ def command(
         int | None, typer.Option("--max-schedules", min=1, help="Stop after this many.", show_default=False)
     ] = None,
     stop_at_first: Annotated[bool, typer.Option("--first", help="Stop at the first finding.")] = False,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--db",
+            metavar="postgresql://...",
+            help="Run it on this server, in a schema that is dropped at the end.",
+            show_default="SQLite in memory",
+        ),
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
-    """Run a workflow under every crash, in memory, and tell what does not survive.
+    """Run a workflow under every crash and tell what does not survive.
 
     The real engine runs it with a virtual clock. At every write to the store and every effect the process dies before
     or after it, gets an error, or stands still past its lease and comes back; another engine goes on. The invariants
-    are checked after every write, and the outcome is compared with the run that nothing disturbed. Nothing is stored.
+    are checked after every write, and the outcome is compared with the run that nothing disturbed. Nothing is kept.
     Somebody outside answers questions, sends signals and empties baskets, and asks again when nobody has answered.
 
     \b
@@ -100,6 +109,7 @@ def command(
       holdfast crashtest approval.py:approve --answer 'Ship this order?={"approved": true}' --signal 'hurry="please"'
       holdfast crashtest shop.py:fulfil --depth 2 --max-schedules 20000
       holdfast crashtest shop.py:fulfil --replay 0/7.2
+      holdfast crashtest shop.py:fulfil --db postgresql://me@localhost/test
 
     \b
     Exit codes: 0 safe, 1 something is unsafe, 2 wrong usage (also: the workflow cannot be explored as it is).
@@ -125,6 +135,7 @@ def command(
             stop_at_first=stop_at_first,
             inputs=values,
             progress=progress,
+            database=database,
         )
         if progress is not None:
             progress.clear()

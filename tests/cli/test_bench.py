@@ -19,6 +19,8 @@ from holdfast.cli.commands.bench import _suites
 from holdfast.cli.main import main
 from tests.servers import PostgresServer
 
+pytestmark = pytest.mark.timeout(400)  # two whole benchmarks are run, tiny as they are
+
 Quick = tuple[dict[str, Any], str, Path]
 
 

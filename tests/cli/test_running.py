@@ -103,7 +103,10 @@ def test_the_same_run_id_and_input_is_the_same_run_and_another_input_is_refused(
         (["missing.py:fulfil"], "there is no file"),
         (["flows.py:fulfil", "--input", ORDER, "--run-id", "a\nb"], "not a run id"),
         (["flows.py:fulfil", "--input", ORDER, "--timeout", "soon"], "not a duration"),
-        (["flows.py:fulfil", "--input", ORDER, "--db", "mysql://me:secret@h/d"], "use sqlite:///file.db, a path, or postgresql://"),
+        (
+            ["flows.py:fulfil", "--input", ORDER, "--db", "mysql://me:secret@h/d"],
+            "use sqlite:///file.db, a path, or postgresql://",
+        ),
         (["flows.py:fulfil", "--input", ORDER, "--db", "missing/dir/x.db"], "there is no directory"),
         (["flows.py:fulfil", "--input", ORDER, "--db", "flows.py"], "is not a database"),
         (["flows.py:fulfil", "--frobnicate"], "No such option"),

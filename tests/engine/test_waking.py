@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine import recovery
+from holdfast.engine import memories, recovery
 from holdfast.engine.engine import Engine
+from holdfast.model.errors import StoreError
 from holdfast.store.api import MessageRow
 from tests.engine.kit import check_file, until, url
 
@@ -86,12 +87,12 @@ async def test_signals_to_many_runs_at_once_are_looked_for_once(
             await evicted(engine, RUNS)
         looks = counted(engine, "new_messages", monkeypatch)
         sends = counted(engine, "send", monkeypatch)
-        memories = counted(engine, "events_of", monkeypatch)
+        reads = counted(engine, "events_of", monkeypatch)
         await asyncio.gather(*(run.signal("go", n) for n, run in enumerate(runs)))
         results = [await run.result() for run in runs]
         assert len(sends) < RUNS / 3
         assert len(looks) < RUNS / 3
-        assert len(memories) < RUNS / 3, "bodies that begin again together read what they remember together"
+        assert len(reads) < RUNS / 3, "bodies that begin again together read what they remember together"
     assert results == [[f"run {n}", n, f"run {n} again"] for n in range(RUNS)]
     assert set(RAN.values()) == {1}, "what was remembered did not run again"
     check_file(db)
@@ -105,6 +106,64 @@ async def test_two_bodies_of_one_run_that_begin_again_together_remember_each_its
         assert await run.result() == {"left": ["left", 1], "right": ["right", 2]}
     assert RAN == {"left": 1, "right": 1}
     check_file(db)
+
+
+async def test_of_many_bodies_that_begin_again_some_are_read_at_a_time(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memories, "READ_AT_ONCE", 4)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        runs = [await engine.start(wak_signalled, name=f"run {n}") for n in range(RUNS)]
+        await evicted(engine, RUNS)
+        reads = counted(engine, "events_of", monkeypatch)
+        await asyncio.gather(*(run.signal("go", n) for n, run in enumerate(runs)))
+        assert [await run.result() for run in runs] == [[f"run {n}", n, f"run {n} again"] for n in range(RUNS)]
+    sizes = [len(pages) for pages, _ in reads]
+    assert max(sizes) == 4, "in between everybody else has a turn"
+    assert sum(sizes) == RUNS, "and nobody is read twice"
+    assert set(RAN.values()) == {1}
+
+
+async def test_who_gives_up_before_it_is_read_leaves_the_others_their_memory(db: Path) -> None:
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        for name in ("first", "second"):
+            await engine.start(wak_signalled, name=name)
+        await until(lambda: engine.store.counts().get("suspended") == 2)
+        first, second = (
+            engine.memories.recall(actor.state, *next(iter(actor.state.nodes)), 1, ())
+            for actor in engine.actors.values()
+        )
+        first.cancel()
+        assert [kind for kind, _ in await second] == ["StepCompleted", "WaitOpened"]
+
+
+async def test_of_one_read_each_body_gets_its_own_events_from_its_own_beginning_on(db: Path) -> None:
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        await engine.start(wak_halves)
+        await until(lambda: engine.store.counts().get("suspended") == 1)
+        (state,) = (actor.state for actor in engine.actors.values())
+        left, right = state.nodes
+        recall = engine.memories.recall
+        answers = await asyncio.gather(
+            recall(state, *left, 1, ()), recall(state, *right, 1, ()), recall(state, *left, state.seq, ())
+        )
+    assert [[kind for kind, _ in answer] for answer in answers] == [["StepCompleted", "WaitOpened"]] * 2 + [[]]
+    assert b'"left"' in answers[0][0][1]
+    assert b'"right"' in answers[1][0][1]
+
+
+async def test_what_cannot_be_read_is_heard_by_the_body_that_asked(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        run = await engine.start(wak_signalled, name="one")
+        await evicted(engine, 1)
+
+        def broken(*_: Any) -> Any:
+            raise StoreError("the disk says nothing")
+
+        monkeypatch.setattr(engine.store, "events_of", broken)
+        await run.signal("go", 1)
+        with pytest.raises(hf.RunFailed, match="the disk says nothing"):
+            await run.result(timeout=20)
 
 
 async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:

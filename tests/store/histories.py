@@ -3,7 +3,7 @@
 A history is made beside an oracle, which tells the author what is there by now. Names and numbers come from small
 sets, so that they meet; what is wrong is rare, so that most things happen.
 Left out is what the contract does not allow: two commits of one run in a group, one key twice among a commit's nodes,
-outcomes of messages that are not the run's own.
+outcomes of messages that are not the run's own, statuses that are none.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class Author:
         self.history = History()
         self._writes: list[Callable[[], None]] = [
             *[self._commit] * 12,
-            *[self._create] * 4,
-            *[self._send] * 3,
+            *[self._create] * 3,
+            *[self._send] * 4,
             *[self._claim] * 3,
             self._release,
             self._hold,
             lambda: self._version(),
-            *[self._engine] * 2,
-            *[self._slots] * 2,
+            *[self._engine] * 3,
+            *[self._slots] * 3,
             self._rebuild,
             self._repair,
         ]
@@ -191,7 +191,7 @@ class Author:
         run_id = self.pick(["run_", "run%", "RUN_", "rün_"]) + str(no)
         if runs and self.is_rare(8):
             run_id = self.pick(list(runs.values())).run_id
-        origin = self.pick(list(runs.values())) if runs and parent is None and self.is_rare(8) else None
+        origin = self.pick(list(runs.values())) if runs and parent is None and self.is_rare(5) else None
         cut = self.number(0, origin.last_seq) if origin is not None else 0
         has_ended = self.is_rare(8)
         status = self.pick(ENDED if has_ended else ALIVE)
@@ -202,7 +202,7 @@ class Author:
             run_id=run_id,
             workflow=self.pick(WORKFLOWS),
             version=self.number(1, 2),
-            status="odd" if self.is_rare(40) else status,
+            status=status,
             branch=1 if origin is None else 2,
             last_seq=self.off(cut + 1, 30),
             head_hash=events[0].hash,
@@ -229,7 +229,7 @@ class Author:
     def _step(self, run: RunRow) -> Commit:
         """What an owner could write, or somebody who thinks that he is the owner."""
         no, token, expected = run.run_no, self.off(run.token), self.off(run.last_seq, 20)
-        ends = self.is_rare(8)
+        ends = self.is_rare(3 if self.oracle.tables.has_mail(no) else 10)
         status = self.pick(ENDED) if ends else self.pick(ALIVE)
         opens = self._branch(run) if self.is_rare(12) else None
         branch = run.branch if opens is None else opens.branch
@@ -365,10 +365,15 @@ class Author:
             if kind == "child_ended"
             else self.pick([b"1", b"2"])
         )
-        return MessageRow(f"m{self.number(1, 20)}", no, kind, payload, self.number(1, 50))
+        return MessageRow(f"m{self.number(1, 40)}", no, kind, payload, self.number(1, 50))
 
     def _send(self) -> None:
-        self.call("send", [self._message() for _ in range(self.number(1, 4))])
+        messages = [self._message() for _ in range(self.number(1, 4))]
+        known = list(self.oracle.tables.messages.values())
+        if known and self.is_rare(3):
+            other: Any = self.pick([{}, {"kind": "pause"}, {"payload": b"3"}, {"run_no": self.any_run()}])
+            messages.append(self.pick(known)._replace(status="new", outcome=None, created_at=99, **other))
+        self.call("send", messages)
 
     def _claim(self) -> None:
         self.call("claim", self.pick(ENGINES), self.some_runs())
@@ -401,6 +406,8 @@ class Author:
                 self.call("renew_engine", engine, self.number(1, 50))
             case "remove":
                 self.call("remove_engine", engine)
+                if self.is_rare(3):
+                    self._register(engine)
             case _:
                 expires_at = known[engine].expires_at if engine in known else 1
                 self.call("remove_engine", engine, self.off(expires_at, 2))
@@ -464,6 +471,11 @@ class Author:
         self.call("suspects", self.pick(CHECKS), self.any_run(), self.any_run(), before)
         for no in [*self.oracle.tables.runs, *GHOSTS]:
             self.call("evidence", no)
+        for no in {branch.run_no for branch in self.oracle.tables.branches.values()}:
+            self.call("events", no)
+            self.call("event_data", no, list(range(1, 8)))
+        for pool in POOLS:  # that which tells how many places are taken
+            self.call("take_slots", ENGINES[0], pool, 99, 99)
 
     def _ask_runs(self) -> None:
         page = {"limit": self.pick([100, 1, 2, 3]), "before_no": self.pick([None, self.any_run()])}
@@ -493,7 +505,7 @@ class Author:
         self.call("new_messages")
         self.call("new_messages", self.some_runs())
         self.call("held_messages", self.some_runs())
-        self.call("message", f"m{self.number(1, 20)}")
+        self.call("message", self.pick(["none", *self.oracle.tables.messages]))
 
     def _ask_journal(self) -> None:
         no, types = self.any_run(), self.some([*EVENTS, "RunCreated"])
@@ -520,16 +532,18 @@ class Author:
         runs = self.oracle.tables.runs
         every = [(workflow, version) for workflow in WORKFLOWS for version in (1, 2)]
         versions = self.some(every) if self.is_rare(3) else every
-        roots = [runs[no].root_no for no in self.some_runs() if no in runs] if self.is_rare(4) else None
+        roots = [runs[no].root_no for no in self.some_runs() if no in runs]
         queues = self.pick([QUEUES[:1], QUEUES[1:], []]) if self.is_rare(3) else None
         self.call("unowned_versions")
-        self.call("claimable", versions, queues=queues, root_nos=roots, limit=self.pick([1_000, 1, 2]))
+        limit = self.pick([1_000, 1, 2])
+        self.call("claimable", versions, queues=queues, limit=limit)
+        self.call("claimable", versions, queues=queues, root_nos=roots, limit=limit)
         self.call("next_timer")
         workflows, now = self.some(WORKFLOWS) if self.is_rare(3) else WORKFLOWS, self.number(3, 10)
-        limit = self.pick([100, 1, 2])
-        page = self.call("due_timers", now, limit, workflows, roots, queues=queues)
+        some = self.pick([None, None, roots])
+        page = self.call("due_timers", now, limit, workflows, some, queues=queues)
         if page:
-            self.call("due_timers", now, limit, workflows, roots, queues=queues, after=page[-1])
+            self.call("due_timers", now, limit, workflows, some, queues=queues, after=page[-1])
         self.call("engines")
         self.call("loads")
         self.call("unknown_owners")

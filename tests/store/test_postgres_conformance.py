@@ -8,6 +8,7 @@ from holdfast.store.api import Store
 from holdfast.store.postgres import PostgresStore
 from holdfast.testing.conformance.checking import CheckingConformance
 from holdfast.testing.conformance.engines import EnginesConformance, SharedEnginesConformance
+from holdfast.testing.conformance.orders import OrderConformance
 from holdfast.testing.conformance.people import PeopleConformance
 from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
 from tests.servers import PostgresServer
@@ -18,6 +19,7 @@ class TestServer(
     CheckingConformance,
     PeopleConformance,
     EnginesConformance,
+    OrderConformance,
     SharedStoreConformance,
     SharedEnginesConformance,
 ):
@@ -27,7 +29,9 @@ class TestServer(
         return lambda: PostgresStore(url)
 
 
-class TestPooled(StoreConformance, EnginesConformance, SharedStoreConformance, SharedEnginesConformance):
+class TestPooled(
+    StoreConformance, EnginesConformance, OrderConformance, SharedStoreConformance, SharedEnginesConformance
+):
     """Nothing is prepared and nothing is set, as a transaction pooler needs it."""
 
     @pytest.fixture

@@ -271,11 +271,13 @@ def test_a_server_that_stays_away_ends_the_patience(meeting: Meeting, monkeypatc
 def test_whoever_only_looks_for_changes_learns_that_the_server_is_away_and_that_it_is_back(
     meeting: Meeting,
 ) -> None:
-    with meeting.proxy.unplugged():
-        assert [meeting.store.changed() for _ in range(20)] == [None] * 20
-    while meeting.store.changed() is None:
-        pass
-    assert meeting.store.runs() == []
+    for _ in range(3):
+        with meeting.proxy.unplugged():
+            while meeting.store.changed() is not None:
+                pass
+            assert [meeting.store.changed() for _ in range(20)] == [None] * 20
+        while meeting.store.changed() is None:
+            pass
 
 
 def test_a_commit_waits_as_often_as_a_timeout_of_the_server_stops_it(store: PostgresStore, url: str) -> None:

@@ -9,6 +9,7 @@ from holdfast.store.api import Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.conformance.checking import CheckingConformance
 from holdfast.testing.conformance.engines import EnginesConformance, SharedEnginesConformance
+from holdfast.testing.conformance.orders import OrderConformance
 from holdfast.testing.conformance.people import PeopleConformance
 from holdfast.testing.conformance.store import SharedStoreConformance, StoreConformance
 
@@ -18,6 +19,7 @@ class TestFile(
     CheckingConformance,
     PeopleConformance,
     EnginesConformance,
+    OrderConformance,
     SharedStoreConformance,
     SharedEnginesConformance,
 ):
@@ -26,7 +28,7 @@ class TestFile(
         return lambda: SqliteStore(f"sqlite:///{tmp_path}/runs.db")
 
 
-class TestMemory(StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance):
+class TestMemory(StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance, OrderConformance):
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
         return lambda: SqliteStore("sqlite://")

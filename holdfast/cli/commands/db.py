@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -124,4 +125,5 @@ def _tell(target: str, copied: list[Copied], report: Report) -> None:
     output.write(f"copied into {where}, read again, and found equal")
     if report.violations:
         what = output.count(len(report.violations), "violation")
-        output.note(f"holdfast: {what} in it, as in what was copied: `holdfast doctor --db {where}` tells more")
+        command = shlex.join(["holdfast", "doctor", "--db", where])
+        output.note(f"holdfast: {what} in it, as in what was copied: `{command}` tells more")

@@ -300,6 +300,14 @@ class StoreConformance(Suite):
         assert refusals(store, step(sender, messages=[message("report", receiver)])) == [None]
         assert store.new_messages() == store.new_messages([receiver]) == []
 
+    def test_runs_that_end_in_one_group_close_their_own_inboxes_and_nobody_elses(self, store: Store) -> None:
+        first, stays, second = make_runs(store, 3)
+        store.send([message(f"to {no}", no) for no in (first, stays, second)])
+        end = change(2, status="completed", engine=None, finished_at=9)
+        group = [step(first, change=end, ends=True), step(stays), step(second, change=end, ends=True)]
+        assert refusals(store, *group) == [None, None, None]
+        assert [m.message_id for m in store.new_messages([first, stays, second])] == [f"to {stays}"]
+
     def test_messages_come_in_order_of_arrival(self, store: Store) -> None:
         first, second = make_runs(store, 2)
         for name in ("z", "a", "m"):

@@ -26,7 +26,7 @@ from holdfast.model.values import encode
 from holdfast.store.api import AskedRow
 from holdfast.testing.explorer.oracle import Broken
 from holdfast.testing.simulation.clock import SECOND
-from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.requests import Request
 
@@ -43,12 +43,10 @@ _ASKED = ("input", "basket", "pause")
 _CLOSED = "SELECT data FROM run_events WHERE type = 'WaitClosed' ORDER BY run_no, seq"
 _PAUSED = "SELECT 1 FROM run_waits WHERE kind = 'pause' LIMIT 1"
 _SIGNALS = """
-SELECT m.no, m.run_no, json_extract(CAST(m.payload AS TEXT), '$.name'), m.message_id, m.status, r.status, min(e.seq),
-    count(e.seq)
-FROM run_inbox_messages AS m JOIN run_state AS r ON r.run_no = m.run_no LEFT JOIN run_events AS e
-    ON e.run_no = m.run_no AND e.type = 'MessageConsumed'
-        AND json_extract(CAST(e.data AS TEXT), '$.message_id') = m.message_id
-WHERE m.kind = 'signal' GROUP BY m.no ORDER BY m.no"""
+SELECT m.no, m.run_no, m.payload, m.message_id, m.status, r.status
+FROM run_inbox_messages AS m JOIN run_state AS r ON r.run_no = m.run_no
+WHERE m.kind = 'signal' ORDER BY m.no"""
+_RECEIVED = "SELECT run_no, seq, data FROM run_events WHERE type = 'MessageConsumed' ORDER BY run_no, seq"
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -76,7 +74,7 @@ class Client:
     """One client of one exploration; `begin` starts another schedule."""
 
     def __init__(
-        self, store: MemoryStore, workflow: Workflow[..., Any], inputs: dict[str, Any], outside: Outside
+        self, store: WorldDatabase, workflow: Workflow[..., Any], inputs: dict[str, Any], outside: Outside
     ) -> None:
         self._store = store
         self._workflow = workflow
@@ -239,12 +237,24 @@ class Client:
                 what = f"{bytes(won.value).decode()} by {won.actor or 'nobody'} ({won.outcome})"
                 yield Broken("I26", f"an answer to {wait_id} was acknowledged, and what counts is {what}")
 
+    def _received(self) -> dict[tuple[int, str], list[int]]:
+        """Where journals tell that a message was received."""
+        found: dict[tuple[int, str], list[int]] = {}
+        for run_no, seq, data in self._store.ask(_RECEIVED):
+            event: Any = ev.decode("MessageConsumed", data)
+            found.setdefault((run_no, event.message_id), []).append(seq)
+        return found
+
     def _of_signals(self) -> Iterator[Broken]:
         latest: dict[tuple[int, str], int] = {}
         kept: set[tuple[int, str]] = set()
         rows = self._store.ask(_SIGNALS)
-        for no, run_no, name, message_id, status, run_status, seq, times in rows:
+        received = self._received() if rows else {}
+        for no, run_no, payload, message_id, status, run_status in rows:
+            name = msgspec.json.decode(payload)["name"]
             ended = run_status in ("completed", "failed", "cancelled")
+            seqs = received.get((run_no, message_id), [])
+            times = len(seqs)
             if times > 1:
                 yield Broken("I24", f"signal {message_id} was received {times} times")
             if status == "consumed" and not times:
@@ -254,9 +264,9 @@ class Client:
             if status == "held":
                 kept.add((run_no, name))
             if times:
-                if latest.get((run_no, name), 0) > seq or (run_no, name) in kept:
+                if latest.get((run_no, name), 0) > seqs[0] or (run_no, name) in kept:
                     yield Broken("I27", f"signal {name!r} number {no} was not received in its order")
-                latest[run_no, name] = seq
+                latest[run_no, name] = seqs[0]
         missing = set(self._signalled) - {row[3] for row in rows}
         if missing:
             yield Broken("I26", f"{len(missing)} acknowledged signal(s) are not there any more")

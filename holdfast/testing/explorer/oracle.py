@@ -22,9 +22,9 @@ from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
 from holdfast.store.reads import run_row
-from holdfast.testing.simulation.memory import Image
+from holdfast.testing.simulation.database import Image
 from holdfast.testing.simulation.process import Process
-from holdfast.testing.simulation.remembering import RememberingStore
+from holdfast.testing.simulation.remembering import Remembering
 from holdfast.testing.simulation.world import World
 
 _TOKEN, _ENGINE = (RunRow.__struct_fields__.index(name) for name in ("token", "engine"))
@@ -64,7 +64,7 @@ class _Seen(NamedTuple):
 class Oracle:
     """Looks at the database of a world after every write. `begin` starts another schedule; what was learnt stays."""
 
-    def __init__(self, store: RememberingStore) -> None:
+    def __init__(self, store: Remembering) -> None:
         self._store = store
         self._beginnings: dict[tuple[Any, ...], _Judged] = {}
         self._plans: dict[str, Plan] = {}

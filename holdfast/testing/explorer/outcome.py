@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.model import events as ev
-from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.database import WorldDatabase
 
 _NODES = """
 SELECT r.run_id, n.node, n.path, n.visit, n.status, e.type, e.data
@@ -25,16 +25,16 @@ FROM run_state AS r LEFT JOIN run_events AS e ON e.run_no = r.run_no AND e.seq =
     WHERE t.run_no = r.run_no AND t.type IN ('RunCompleted', 'RunFailed', 'RunCancelled'))
 ORDER BY r.run_id"""
 
-_NOT_REPEATED = """
-SELECT 1 FROM run_events WHERE type IN ('NodeFailed', 'StepFailed') AND instr(CAST(data AS TEXT), '"outcome_unknown"')
+_MAY_TELL_OF_DOUBT = """
+SELECT data FROM run_events WHERE type IN ('NodeFailed', 'StepFailed')
 UNION ALL
-SELECT 1 FROM run_waits WHERE status = 'open' AND instr(CAST(data AS TEXT), '"outcome_unknown"') LIMIT 1"""
+SELECT data FROM run_waits WHERE status = 'open'"""
 
 Outcome = dict[str, tuple[str, Any]]
 """What it is about (`run explored`, `node charge of explored`), to its status and value."""
 
 
-def read(store: MemoryStore) -> Outcome:
+def read(store: WorldDatabase) -> Outcome:
     """How every run and every instance ended."""
     found: Outcome = {}
     for run_id, _, status, hold, kind, data in store.ask(_RUNS):
@@ -66,9 +66,9 @@ def volatile(one: Outcome, other: Outcome) -> set[str]:
     return {about for about in one.keys() | other.keys() if one.get(about) != other.get(about)}
 
 
-def was_left_to_a_person(store: MemoryStore) -> bool:
+def was_left_to_a_person(store: WorldDatabase) -> bool:
     """Whether a crash ended an attempt that its author forbade to repeat (`on_crash`): that outcome was asked for."""
-    return bool(store.ask(_NOT_REPEATED))
+    return any(b'"outcome_unknown"' in data for (data,) in store.ask(_MAY_TELL_OF_DOUBT))
 
 
 def differences(found: Outcome, wanted: Outcome, ignored: set[str]) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from holdfast.engine.starting import encode_inputs
 from holdfast.engine.waits import Wait
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
+from holdfast.store.urls import is_postgres
 from holdfast.testing.explorer import outcome, quiet, shrink, substitutes, timeline
 from holdfast.testing.explorer.client import PEOPLE_TAKE, RUN_ID, Client, Outside
 from holdfast.testing.explorer.effects import Effects
@@ -34,7 +35,7 @@ from holdfast.testing.simulation import chance, fence
 from holdfast.testing.simulation.boundaries import Boundary, Ended, next_to_next
 from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
-from holdfast.testing.simulation.remembering import RememberingStore
+from holdfast.testing.simulation.remembering import Remembering, RememberingStore
 from holdfast.testing.simulation.world import World
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def explore(
     stop_at_first: bool = False,
     inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    database: str | None = None,
     **named_inputs: Any,
 ) -> Report:
     """Run a workflow under every crash and say what does not survive.
@@ -74,7 +76,7 @@ def explore(
             report = explore(fulfil, order=order)
             assert report.safe, report.explain()
 
-    The real engine, executor and SQLite store (in memory) run under a virtual clock; at every boundary (a write to the
+    The real engine, executor and store (SQLite, in memory) run under a virtual clock; at every boundary (a write to the
     store, an effect) the process dies before or after it, or gets an error, or stands still past its lease and comes
     back. Each time another engine goes on, the invariants of the database are checked after every write, and the
     outcome is compared with that of the run that nothing disturbed.
@@ -92,6 +94,9 @@ def explore(
     cancels it, once that node has completed. Whoever asks is told the truth: what was acknowledged must have happened,
     once.
 
+    `database` is the address of a PostgreSQL server (postgresql://...) on which all of it happens then: in a schema made
+    for it, beside whatever is there, and dropped at its end. There the lease alone tells that an engine is dead.
+
     Inputs are given by name. A workflow with an input that has the name of an option takes them as `inputs={...}`.
     """
     given = _inputs(workflow, inputs, named_inputs)
@@ -99,8 +104,22 @@ def explore(
     if not 0 <= take < float("inf"):
         raise UsageError(f"people_take={people_take!r} is not a time that people take")
     outside = Outside(answers or {}, signals, resumes, take, cancel_after, pause_after)
-    explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), outside)
-    return explorer.explore(depth, seed, tape, schedules_max, stop_at_first, progress)
+    with contextlib.closing(_store(database)) as store:
+        explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), outside, store)
+        return explorer.explore(depth, seed, tape, schedules_max, stop_at_first, progress)
+
+
+def _store(database: str | None) -> Remembering:
+    if database is None:
+        return RememberingStore()
+    if not is_postgres(database):
+        raise UsageError(
+            f"{database!r} is no PostgreSQL server: on SQLite everything is explored in memory, without an address"
+        )
+    # as everywhere: its driver is loaded for whoever asks for it
+    from holdfast.testing.simulation.server import RememberingServer
+
+    return RememberingServer(database)
 
 
 def _inputs(workflow: Workflow[..., Any], inputs: Mapping[str, Any] | None, named: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +158,7 @@ class Explorer:
         idempotent: set[str],
         fakes: dict[Any, Any],
         outside: Outside | None = None,
+        store: Remembering | None = None,
     ) -> None:
         encode_inputs(workflow.registered, inputs)  # what does not fit is the caller's mistake, and told at once
         self._workflow = workflow
@@ -148,7 +168,7 @@ class Explorer:
         nodes = {name for name, found in (named or {}).items() if isinstance(found, Node)}
         self._callables = {name: found for name, found in (named or {}).items() if name not in nodes}
         handlers = {substitutes.name_of((named or {})[name]) for name in nodes}
-        self._store = RememberingStore()
+        self._store = store or RememberingStore()
         self._oracle = Oracle(self._store)
         self._effects = Effects(self._oracle, None if named is None else self._callables, handlers, idempotent)
         self._client = Client(self._store, workflow, inputs, self._outside)

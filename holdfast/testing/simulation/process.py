@@ -23,10 +23,10 @@ from holdfast.model.graph import Plan
 from holdfast.store.api import EngineRow
 from holdfast.testing.simulation.bodies import WatchedExecutor, Watcher
 from holdfast.testing.simulation.clock import VirtualClock
+from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Until
 from holdfast.testing.simulation.fence import WAY_OUT, Unsuitable
 from holdfast.testing.simulation.loop import VirtualLoop
-from holdfast.testing.simulation.memory import MemoryStore
 from holdfast.testing.simulation.store import Acts, ProcessStore
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Surroundings(Protocol):
     clock: VirtualClock
     settings: EngineSettings
     watcher: Watcher | None
-    shared: MemoryStore
+    shared: WorldDatabase
 
     @property
     def acts(self) -> Acts: ...
@@ -222,9 +222,10 @@ class SimulatedLease(Lease):
         self.engine = f"{self._process.name}-{self._lives}"
 
     def dead_engines(self, now: int) -> list[EngineRow]:
+        """Over a shared store nobody knows which process has gone: there the lease alone decides."""
         gone = self._process.world.is_gone
         return [
             row
             for row in self._store.engines()
-            if row.engine != self.engine and (row.expires_at < now or gone(row.engine))
+            if row.engine != self.engine and (row.expires_at < now or (gone(row.engine) and not self._store.is_shared))
         ]

@@ -3,8 +3,8 @@
 Owns: the tree of everything that was ever written in an exploration, and lazily bringing the real database to the place
 in it where a schedule stands.
 Never: knows what any verb does. What a database answers follows from what was written to it, in that order, and from
-nothing else. So a schedule that begins like an earlier one is given the answers of that one, and SQLite is only asked
-what it was not asked before.
+nothing else. So a schedule that begins like an earlier one is given the answers of that one, and the database is only
+asked what it was not asked before.
 Invariants: whatever is written or asked is compared in full with what was remembered, so that a body which is not the
 same each time simply leaves the remembered way. What was handed over is kept: nobody changes a commit once it is
 written.
@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store.api import Evidence
-from holdfast.testing.simulation.memory import Contents, Image, MemoryStore
+from holdfast.testing.simulation.database import Contents, Image, WorldDatabase
+from holdfast.testing.simulation.memory import MemoryStore
 
 PLACES_MAX = 20_000
 """Places that are remembered, of some kilobytes each; then everything is forgotten. An exploration of depth 1 has a few
@@ -38,17 +39,19 @@ class _Place:
         self.contents: Contents | None = None
 
 
-class RememberingStore(MemoryStore):
-    """The real driver, asked only for what is not known yet."""
+class Remembering(WorldDatabase):
+    """Stands before a real driver, which is asked only for what is not known yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any) -> None:
         self._forget()
-        super().__init__()
+        self._is_writing = False
+        """A verb that writes is under way: what it asks meanwhile is nobody's question."""
+        super().__init__(*args)
 
     def _forget(self) -> None:
         self._place = self._beginning = _Place(None, ())
         self._real: _Place | None = None
-        """Where SQLite stands; None: nowhere in this tree."""
+        """Where the database stands; None: nowhere in this tree."""
         self._places = 1
 
     @property
@@ -70,19 +73,28 @@ class RememberingStore(MemoryStore):
                 self._place = after
                 return result
         self._bring_up()
-        result = super().write(verb, *args)
+        result = self._really_write(*write)
         after = _Place(place, write)
         place.writes.append((write, result, after))
         self._places += 1
         self._place = self._real = after
         return result
 
+    def _really_write(self, verb: str, *args: Any) -> Any:
+        self._is_writing = True
+        try:
+            return super().write(verb, *args)
+        finally:
+            self._is_writing = False
+
     def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        if self._is_writing:
+            return super()._rows(name, bindings)  # type: ignore[safe-super]  # the driver's
         key = (name, bindings)
         rows = self._place.answers.get(key)
         if rows is None:
             self._bring_up()
-            rows = self._place.answers[key] = super()._rows(name, bindings)
+            rows = self._place.answers[key] = super()._rows(name, bindings)  # type: ignore[safe-super]  # as above
         return list(rows)
 
     def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
@@ -90,21 +102,21 @@ class RememberingStore(MemoryStore):
         rows = self._place.answers.get(key)
         if rows is None:
             self._bring_up()
-            rows = self._place.answers[key] = super().ask(sql, bindings)
+            rows = self._place.answers[key] = super().ask(sql, bindings)  # type: ignore[safe-super]  # as above
         return list(rows)
 
     def image(self, run_no: int, after: int) -> Image:
         self._bring_up()
-        return super().image(run_no, after)
+        return super().image(run_no, after)  # type: ignore[safe-super]  # as above
 
     def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
         self._bring_up()
-        return super().evidence(run_no, after, limit)
+        return super().evidence(run_no, after, limit)  # type: ignore[safe-super]  # as above
 
     # --- the real database ---------------------------------------------------------------------------------------
 
     def _bring_up(self) -> None:
-        """Let SQLite stand where the schedule stands."""
+        """Let the database stand where the schedule stands."""
         if self._real is self._place:
             return
         missing: list[_Place] = []
@@ -115,7 +127,11 @@ class RememberingStore(MemoryStore):
         if place is not self._real:
             self.fill(place.contents or {})
         for after in reversed(missing):
-            super().write(*after.write)
+            self._really_write(*after.write)
         self._real = self._place
         if missing:
             self._real.contents = self.contents()
+
+
+class RememberingStore(Remembering, MemoryStore):
+    """On SQLite, in memory."""

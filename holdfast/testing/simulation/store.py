@@ -13,8 +13,8 @@ from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Sent
 from holdfast.store.reads import Reads
 from holdfast.testing.simulation.clock import VirtualClock
+from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import PowerCut
-from holdfast.testing.simulation.memory import MemoryStore
 
 T = TypeVar("T")
 _READS = frozenset(name for name in vars(Reads) if not name.startswith("_"))
@@ -36,7 +36,7 @@ class Acts(Protocol):
 class ProcessStore:
     """The store as one process sees it: reads go through, writes are boundaries."""
 
-    def __init__(self, shared: MemoryStore, owner: Owner, acts: Acts, clock: VirtualClock) -> None:
+    def __init__(self, shared: WorldDatabase, owner: Owner, acts: Acts, clock: VirtualClock) -> None:
         self.url = shared.url
         self._shared = shared
         self._owner = owner

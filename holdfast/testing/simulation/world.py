@@ -20,8 +20,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.testing.simulation.bodies import Watcher
 from holdfast.testing.simulation.boundaries import Boundaries, Boundary
 from holdfast.testing.simulation.clock import SECOND, VirtualClock
+from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Postponed, PowerCut, Until
-from holdfast.testing.simulation.memory import MemoryStore
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.requests import Client, Requests
 
@@ -48,7 +48,7 @@ class World:
 
     def __init__(
         self,
-        shared: MemoryStore,
+        shared: WorldDatabase,
         *,
         tape: Callable[[int], int] = lambda number: 0,
         seed: int = 0,

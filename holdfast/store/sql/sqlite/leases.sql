@@ -149,9 +149,10 @@ ranked AS (
 SELECT run_no, workflow, version FROM ranked WHERE rank <= ?3 ORDER BY priority DESC, run_no;
 
 -- name: claimable_of_roots
--- The same among some runs and their descendants, whatever else there is.
+-- The same among some runs and their descendants, whatever else there is. The index is named, or SQLite begins with all
+-- runs of the workflows.
 WITH free (run_no, workflow, version, priority, queue) AS (
-    SELECT run_no, workflow, version, priority, queue FROM run_state
+    SELECT run_no, workflow, version, priority, queue FROM run_state INDEXED BY run_state_ready_of_root
     WHERE root_no IN (SELECT value FROM json_each(?3)) AND hold IS NULL AND engine IS NULL
         AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled')
     UNION ALL

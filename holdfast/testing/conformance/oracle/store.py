@@ -43,6 +43,7 @@ class OracleStore(OracleReads):
     """A store in memory; see the module."""
 
     url = "oracle:"
+    is_shared = False
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -173,6 +174,8 @@ class OracleStore(OracleReads):
 
     def changed(self) -> bool | None:
         return False
+
+    def listen(self, wake: Callable[[], None]) -> None: ...
 
     # checking -------------------------------------------------------------------------------------------------
 

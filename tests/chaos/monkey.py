@@ -1,0 +1,126 @@
+"""Monkey: what is done to workers and server, and when. Everything is drawn from one seed.
+
+Every second a worker dies by kill -9 and another one sits down in its seat; the server dies by kill -9 and is started
+again; a worker is stopped (SIGSTOP) until its leases are lost, and comes back as a zombie that does not know it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tests.chaos.workers import Crew, Worker
+from tests.servers import PostgresServer
+from tests.store.postgres_kit import sql
+
+KILL_SECONDS = 1.0
+FROZEN_LEASES = 3
+EARLY = 0.4
+"""The part of the time between two great events in which the first of them comes: a zombie has to be back before the
+second one."""
+PATIENCE_SECONDS = 60.0
+"""How long is waited for what must happen; it never decides whether something is quick enough."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    seconds: float
+    runs: int
+    seats: tuple[tuple[str, ...], ...]
+    """The queues that each worker serves; none: all of them."""
+    server_kills: int
+    freezes: int
+    lease_seconds: float
+
+
+class Monkey:
+    """Does it, and counts what it has done."""
+
+    def __init__(self, scale: Scale, url: str, server: PostgresServer, crew: Crew, chance: random.Random) -> None:
+        self._scale = scale
+        self._url = url
+        self._server = server
+        self._crew = crew
+        self._chance = chance
+        self._frozen: list[Worker] = []
+        self.kills = 0
+        self.server_kills = 0
+        self.zombies = 0
+        """Workers that came back, and became another engine."""
+
+    def play(self) -> None:
+        """Everything, in the time that there is for it."""
+        began = time.monotonic()
+        for moment, act in self._plan():
+            time.sleep(max(0.0, began + moment - time.monotonic()))  # the moment itself is the point
+            act()
+            self._crew.look_after()
+
+    def _plan(self) -> list[tuple[float, Callable[[], None]]]:
+        scale, chance = self._scale, self._chance
+        plan: list[tuple[float, Callable[[], None]]] = []
+        for second in range(int(scale.seconds / KILL_SECONDS)):
+            plan.append(((second + chance.random()) * KILL_SECONDS, self._kill_a_worker))
+        great = [self._kill_the_server] * scale.server_kills + [self._freeze_a_worker] * scale.freezes
+        chance.shuffle(great)
+        part = scale.seconds / max(1, len(great))
+        for n, act in enumerate(great):
+            moment = (n + EARLY * chance.random()) * part
+            plan.append((moment, act))
+            if act == self._freeze_a_worker:
+                plan.append((moment + FROZEN_LEASES * scale.lease_seconds, self._thaw_it))
+        return sorted(plan, key=lambda entry: entry[0])
+
+    def _kill_a_worker(self) -> None:
+        self._crew.replace(self._somebody())
+        self.kills += 1
+
+    def _kill_the_server(self) -> None:
+        self._server.kill()
+        time.sleep(self._chance.uniform(0, 2 * self._scale.lease_seconds))
+        self._server.start()
+        self.server_kills += 1
+
+    def _freeze_a_worker(self) -> None:
+        until(self._at_work, "no worker has anything to do")
+        worker = self._chance.choice(self._at_work())
+        worker.freeze()
+        self._frozen.append(worker)
+
+    def _thaw_it(self) -> None:
+        """When its leases are lost: after so many of them, unless just then nobody else was there to see it."""
+        worker = self._frozen.pop(0)
+        engine = worker.engine
+        assert engine is not None
+        until(partial(self._is_declared_dead, engine), f"nobody has declared the stopped engine {engine} dead")
+        worker.thaw()
+        until(partial(self._has_engine_of, worker.pid), f"process {worker.pid} did not become an engine again")
+        self.zombies += 1
+
+    def _is_declared_dead(self, engine: str) -> bool:
+        return engine not in [row[0] for row in sql(self._url, "SELECT engine FROM holdfast.engines")]
+
+    def _has_engine_of(self, pid: int) -> bool:
+        return (pid,) in sql(self._url, "SELECT pid FROM holdfast.engines")
+
+    def _at_work(self) -> list[Worker]:
+        """Workers that own runs."""
+        owners = {row[0] for row in sql(self._url, "SELECT DISTINCT engine FROM holdfast.run_state")}
+        return [worker for worker in self._crew.working() if worker.engine in owners]
+
+    def _somebody(self) -> Worker:
+        until(self._crew.working, "no worker has come up")
+        return self._chance.choice(self._crew.working())
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait for something that must happen."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.05)

@@ -1,0 +1,97 @@
+"""Several engines on one PostgreSQL while everything is killed: every promise holds, whatever the moment.
+
+HOLDFAST_SOAK=1 makes it ten minutes long; HOLDFAST_CHAOS_SECONDS=n as long as you like, with as many runs a minute.
+HOLDFAST_SEED=n repeats what was done when (not what came of it: processes have their own pace).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.urls import store_at
+from tests.chaos import places
+from tests.chaos.client import Client
+from tests.chaos.flows import SLOW
+from tests.chaos.inspection import UNFINISHED, Inspection
+from tests.chaos.monkey import Monkey, Scale, until
+from tests.chaos.orders import mixed
+from tests.chaos.workers import Crew
+from tests.servers import PostgresServer, required_server
+from tests.store.postgres_kit import sql
+
+CUT = Scale(
+    seconds=20, runs=220, seats=((), ("default",), ("default", SLOW)), server_kills=1, freezes=1, lease_seconds=1.0
+)
+WHOLE = Scale(
+    seconds=600,
+    runs=2000,
+    seats=((), ("default",), (SLOW,), ("default", SLOW)),
+    server_kills=2,
+    freezes=1,
+    lease_seconds=2.0,
+)
+CALM_SECONDS = 300.0
+"""How long the last runs may take when nobody is killed any more, before the test gives up."""
+
+
+def scale() -> Scale:
+    chosen = WHOLE if os.environ.get("HOLDFAST_SOAK") else CUT
+    seconds = float(os.environ.get("HOLDFAST_CHAOS_SECONDS") or chosen.seconds)
+    return replace(chosen, seconds=seconds, runs=int(chosen.runs * seconds / chosen.seconds))
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """One that may be killed."""
+    made = required_server()
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.mark.timeout(3600 if os.environ.get("HOLDFAST_SOAK") else 600)
+def test_engines_and_the_server_are_killed_again_and_again_and_every_promise_is_kept(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"HOLDFAST_SEED={seed}")
+    chance, chosen = random.Random(seed), scale()
+    url = server.url("chaos")
+    store = store_at(url)
+    store.open()
+    store.close()
+    places.watch(url)
+    orders = mixed(chosen.runs, chance)
+    crew = Crew(url, tmp_path, chosen.seats, chosen.lease_seconds)
+    try:
+        began = time.monotonic()
+        client = Client(url, orders, chosen.seconds, random.Random(chance.random()))
+        client.start()
+        monkey = Monkey(chosen, url, server, crew, chance)
+        monkey.play()
+        calm = time.monotonic()
+        until(lambda: client.has_asked.is_set() or client.error, "the client has not come to its end", CALM_SECONDS)
+        until(lambda: client.error or sql(url, UNFINISHED) == [(0,)], "runs do not come to their end", CALM_SECONDS)
+        ended = time.monotonic()
+        ledger = client.stop()
+        until(crew.is_alone, "dead engines are not buried")
+        crew.look_after()
+        crew.stop()
+        inspection = Inspection(url, crew, ledger)
+        print(
+            f"{monkey.kills} kills of {len(chosen.seats)} engines, {monkey.server_kills} of the server, "
+            f"{monkey.zombies} zombies in {calm - began:.0f} s, and {ended - calm:.1f} s of calm: "
+            f"{inspection.account()}"
+        )
+        assert len(ledger.started) == len(orders)
+        inspection.everything()
+    finally:
+        crew.close()

@@ -1,0 +1,130 @@
+"""A PostgreSQL server that goes away: engines go on without it, come back to it, and stop without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from tests.engine.kit import types, until
+from tests.engine.shared_kit import Shop
+from tests.servers import PostgresServer, Proxy, required_server
+
+SHORT = {"HOLDFAST_LEASE_SECONDS": "1"}
+
+
+@pytest.fixture
+def mortal() -> Iterator[PostgresServer]:
+    """A server of one's own, to be killed."""
+    server = required_server()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+async def shop(mortal: PostgresServer, tmp_path: Path) -> AsyncIterator[Shop]:
+    shop = Shop(mortal.url(), tmp_path)
+    yield shop
+    shop.close()
+
+
+async def test_f40_an_engine_goes_on_when_a_server_that_was_killed_is_back(mortal: PostgresServer, shop: Shop) -> None:
+    async with hf.open(shop.url, lease_seconds=1) as engine:
+        runs = [await engine.start(shop.patient(), name=f"r{n}", run_id=f"r{n}") for n in range(10)]
+        await until(lambda: all(shop.attempts(f"r{n}") for n in range(10)))
+        for _ in range(3):
+            mortal.kill()
+            mortal.start()
+        for n in range(10):
+            shop.go(f"r{n}")
+        assert [await run.result(timeout=60) for run in runs] == [f"r{n} went" for n in range(10)]
+    shop.check()
+
+
+async def test_bodies_go_on_and_end_while_the_server_is_away(mortal: PostgresServer, shop: Shop) -> None:
+    beats: list[int] = []
+    go = asyncio.Event()
+
+    @hf.workflow(name="beats_without_a_server")
+    async def beating(ctx: hf.Context) -> int:
+        while not go.is_set():
+            beats.append(1)
+            await asyncio.sleep(0.01)
+        return len(beats)
+
+    async with hf.open(shop.url, lease_seconds=1) as engine:
+        run = await engine.start(beating, run_id="r")
+        await until(lambda: beats)
+        mortal.kill()
+        for _ in range(3):  # long enough for several looks around
+            before = len(beats)
+            await asyncio.sleep(0.2)
+            await until(lambda before=before: len(beats) > before + 5, "the body goes on")
+        go.set()
+        await asyncio.sleep(0.2)  # it has ended, and cannot say so yet
+        mortal.start()
+        assert await run.result(timeout=60) == len(beats)
+        assert types(await run.events()).count("NodeStarted") <= 1
+    shop.check()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["resting", "with a commit under way"])
+async def test_an_engine_stops_while_the_server_is_away_and_another_one_goes_on(
+    mortal: PostgresServer, shop: Shop, busy: bool
+) -> None:
+    async with hf.open(shop.url, lease_seconds=1, grace_seconds=0) as engine:
+        await engine.start(shop.patient(), name="r", run_id="r")
+        await until(lambda: shop.attempts("r"))
+        mortal.kill()
+        if busy:
+            shop.go("r")
+            await until(lambda: not engine.committer.idle, "the body has ended")
+        closing_since = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - closing_since < 30, "it waited for the server"
+    mortal.start()
+    shop.go("r")
+    async with hf.open(shop.url, lease_seconds=1) as heir:
+        assert await heir.get("r").result(timeout=60) == "r went"
+    assert shop.attempts("r")[0] == 1
+    shop.check()
+
+
+async def test_a_process_ends_when_it_is_told_to_while_the_server_cannot_be_reached(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    proxy = Proxy(postgres)
+    shop = Shop(proxy.url(), tmp_path)
+    other = await shop.other("r", **SHORT)
+    await until(lambda: shop.attempts("r"))
+    with proxy.unplugged():
+        await other.ends()  # its orderly end: nothing is raised, nothing is waited for
+    shop.go("r")
+    async with hf.open(shop.url, lease_seconds=1) as heir:
+        assert await heir.get("r").result(timeout=60) == "r went"
+    shop.check()
+    proxy.close()
+
+
+async def test_a_lease_that_ran_out_while_the_server_was_away_is_not_taken_from_those_who_were_cut_off_with_it(
+    mortal: PostgresServer, shop: Shop
+) -> None:
+    """Nobody could renew; whoever is back first may bury the others, and nobody writes twice."""
+    others = [await shop.other(f"r{n}", **SHORT) for n in range(3)]
+    await until(lambda: all(shop.attempts(f"r{n}") for n in range(3)))
+    mortal.kill()
+    await asyncio.sleep(2)  # longer than the leases
+    mortal.start()
+    for n in range(3):
+        shop.go(f"r{n}")
+    async with hf.open(shop.url, recover=False) as engine:
+        for n in range(3):
+            assert await engine.get(f"r{n}").result(timeout=60) == f"r{n} went"
+            assert types(await engine.get(f"r{n}").events()).count("NodeCompleted") == 1
+    for other in others:
+        await other.ends()
+    shop.check()
