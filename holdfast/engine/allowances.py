@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
+AGAIN_SECONDS = 0.25
+"""How soon is asked again for places that were not to be had, when nobody seems to have written."""
+
 
 class Allowances:
     """Keeps one engine's slots supplied."""
@@ -26,6 +29,7 @@ class Allowances:
         self._spare: dict[str, int] = {}
         """What was not used at the last look."""
         self._asking = False
+        self._next_ask = 0.0
 
     def short_of(self, pool: str) -> None:
         """Ask for places soon; whoever comes to wait in the same turn of the loop is asked for as well."""
@@ -36,11 +40,13 @@ class Allowances:
 
     async def _ask(self) -> None:
         engine, slots = self._engine, self._engine.slots
+        self._next_ask = engine.loop.time() + AGAIN_SECONDS
         try:
             for pool in sorted(self._short):
                 wanted = slots.wanted(pool)
                 if wanted <= 0:
-                    self._short.discard(pool)
+                    if not slots.is_waited_for(pool):
+                        self._short.discard(pool)
                     continue
                 name = engine.lease.engine
                 limit = slots.shared[pool]
@@ -50,8 +56,9 @@ class Allowances:
         finally:
             self._asking = False
 
-    async def look(self) -> None:
-        """Ask again for what was not to be had, and give back what has not been used since the last look."""
+    async def look(self, others_wrote: bool) -> None:
+        """Give back what has not been used since the last look, and ask again for what was not to be had: somebody may
+        have given it back, or have died."""
         engine, slots = self._engine, self._engine.slots
         for pool in list(slots.shared):
             spare = slots.spare(pool)
@@ -61,11 +68,13 @@ class Allowances:
                 given = slots.take_back(pool)
                 self._spare[pool] = 0
                 await engine.committer.insist(engine.store.give_slots, engine.lease.engine, pool, given)
-        if self._short and not self._asking:
+        if self._short and not self._asking and (others_wrote or engine.loop.time() >= self._next_ask):
             self._asking = True
             await self._ask()
 
     def lost(self) -> None:
         """The engine was declared dead: what it had, others may have."""
-        self._engine.slots.lose_shared()
+        slots = self._engine.slots
+        slots.lose_shared()
         self._spare.clear()
+        self._short.update(slots.shared)

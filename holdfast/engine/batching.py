@@ -1,4 +1,4 @@
-"""Batching: what many ask of the store in one turn of the loop becomes one write, or one read.
+"""Batching: what many ask of the store in one turn of the loop becomes one write.
 
 Owns: gathering them, and telling each asker what became of his.
 """

@@ -410,7 +410,7 @@ class Engine:
         if limit is None:
             return sys.maxsize
         at_work = sum(actor.state.status is not RunStatus.SUSPENDED for actor in self.actors.values())
-        return max(0, limit - at_work)
+        return max(0, limit - at_work - self.recovery.coming)
 
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""
@@ -566,4 +566,4 @@ class Engine:
             await self.inbox.look()
             self._others_wrote = True
         await self.recovery.wake_due()
-        await self.allowances.look()
+        await self.allowances.look(others_wrote)

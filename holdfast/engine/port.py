@@ -6,6 +6,7 @@ Owns: what a body may read of its run, and what it asks of other runs. What it t
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 
-class BodyPort:
+class BodyPort(ABC):
     """The side of an actor that bodies use; `RunActor` is one."""
 
     __slots__ = ()
@@ -31,9 +32,9 @@ class BodyPort:
     def key_epoch(self) -> int:
         return self.state.fold.key_epoch
 
+    @abstractmethod
     async def flushed(self) -> None:
         """Wait until nothing of the run is held back."""
-        raise NotImplementedError
 
     def load(self, located: Any) -> bytes:
         return self.engine.values.load(self.state, located)

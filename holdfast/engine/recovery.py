@@ -39,7 +39,7 @@ DUE_AT_ONCE = 1_000
 LOADED_AT_ONCE = 200
 """Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
 CLAIMED_AT_ONCE = 1_000
-"""Runs of each version that are claimed together."""
+"""Runs that are claimed together."""
 LEFT_SECONDS = 5.0
 """How long a run is left to an engine that has the code it began with."""
 REFILL_SHARE = 4
@@ -66,6 +66,8 @@ class Recovery:
         self._next_due_look = 0.0
         self.is_full = False
         """There was no room for all that could be claimed, as far as is known."""
+        self.coming = 0
+        """Runs that are being claimed or read: there must be room for them."""
         self._refilling = False
         self._last_served = ""
         """The workflow whose turn came last."""
@@ -138,7 +140,7 @@ class Recovery:
             versions,
             queues=engine.queues,
             root_nos=None if self.roots is None else sorted(self.roots),
-            limit=min(CLAIMED_AT_ONCE, room),
+            limit=min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room),
         )
         lines: dict[str, list[int]] = defaultdict(list)
         for run_no, workflow, _ in found:
@@ -201,12 +203,17 @@ class Recovery:
             wanted = wanted[:room]
         if not wanted:
             return 0
-        rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
-        for start in range(0, len(rows), LOADED_AT_ONCE):
-            if start > 0:
-                await asyncio.sleep(0)
-            if not engine.stopping:  # else they are given back with everything else
-                await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
+        self.coming += len(wanted)
+        try:
+            rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
+            for start in range(0, len(rows), LOADED_AT_ONCE):
+                if start > 0:
+                    await asyncio.sleep(0)
+                if not engine.stopping:  # else they are given back with everything else
+                    await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
+        finally:
+            self.coming -= len(wanted)
+        self.room_left()  # some may have ended already
         return len(rows)
 
     def room_left(self) -> None:

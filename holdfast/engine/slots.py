@@ -85,6 +85,9 @@ class Slots:
         for pool in place:
             self._used[pool] -= 1
         self._wake()
+        for pool in self.shared:  # who waited for a thread, too, can use one now
+            if self.wanted(pool) > 0:
+                self._short_of(pool)
 
     def _wake(self) -> None:
         while True:
@@ -101,7 +104,10 @@ class Slots:
         waiting = sum(
             len(waiting) for place, waiting in self._waiting.items() if pool in place and self._has_own(place)
         )
-        return min(waiting, self.shared[pool]) - self.spare(pool)
+        return min(waiting - self.spare(pool), self.shared[pool] - self._granted.get(pool, 0))
+
+    def is_waited_for(self, pool: str) -> bool:
+        return any(waiting for place, waiting in self._waiting.items() if pool in place)
 
     def _has_own(self, place: Place) -> bool:
         """Whether there is room in what this engine does not share: a thread, a process."""

@@ -181,6 +181,10 @@ class Connection:
             return self._run(work)
         except asyncio.CancelledError:
             raise ConnectionAbortedError(_GIVEN_UP) from None
+        except asyncpg.InterfaceError as error:  # asyncpg's word for misuse, and for a connection that ended before
+            if self._raw is None or not self._raw.is_closed():
+                raise
+            raise ConnectionResetError(str(error)) from error
 
     def give_up(self) -> None:
         """Lets whoever waits for an answer over it wait no longer. Any thread may call this, and no other method of a

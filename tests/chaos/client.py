@@ -64,9 +64,13 @@ class Client(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - it is raised again by whoever stops the client
             self.error = error
 
+    def leave(self) -> None:
+        """Ask for nothing more; nobody wants to know what it was told."""
+        self._stopping.set()
+
     def stop(self) -> Ledger:
         """What it was told, when it has ended."""
-        self._stopping.set()
+        self.leave()
         self.join()
         if self.error is not None:
             raise self.error

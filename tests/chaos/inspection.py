@@ -18,7 +18,10 @@ from tests.chaos.outside import Outside
 from tests.chaos.workers import Crew
 from tests.store.postgres_kit import sql
 
-UNFINISHED = "SELECT count(*) FROM holdfast.run_state WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+UNFINISHED = (
+    "SELECT run_id, status, engine, recoveries, hold FROM holdfast.run_state "
+    "WHERE status NOT IN ('completed', 'failed', 'cancelled') ORDER BY run_no"
+)
 LEFT_BEHIND = {
     "engines": "SELECT engine FROM holdfast.engines",
     "places of engines": "SELECT pool, engine, held FROM holdfast.engine_slots",
@@ -59,6 +62,7 @@ class Inspection:
 
     def every_acknowledged_run_has_ended_right(self) -> None:
         for order in self._ledger.started:
+            assert order.run_id in self._journals, f"{order.run_id} was acknowledged, and is not there"
             kind, data = self._journals[order.run_id][-1]
             assert kind == f"Run{order.shape.status.capitalize()}", f"{order.run_id} has ended with {kind}: {data}"
             if order.shape.status == "completed":
@@ -161,4 +165,4 @@ class Inspection:
         )
         for run_id, kind, data in rows:
             journals[run_id].append((kind, json.loads(data)))
-        return journals
+        return dict(journals)

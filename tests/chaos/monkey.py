@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from functools import partial
 
 from tests.chaos.workers import Crew, Worker
 from tests.servers import PostgresServer
@@ -87,40 +86,38 @@ class Monkey:
         self.server_kills += 1
 
     def _freeze_a_worker(self) -> None:
-        until(self._at_work, "no worker has anything to do")
-        worker = self._chance.choice(self._at_work())
+        """One that has something to lose, if there is one now."""
+        worker = self._somebody(among=self._owners())
         worker.freeze()
         self._frozen.append(worker)
 
     def _thaw_it(self) -> None:
         """When its leases are lost: after so many of them, unless just then nobody else was there to see it."""
         worker = self._frozen.pop(0)
-        engine = worker.engine
-        assert engine is not None
-        until(partial(self._is_declared_dead, engine), f"nobody has declared the stopped engine {engine} dead")
+        until(lambda: worker.pid not in self._engines(), f"nobody has declared the stopped process {worker.pid} dead")
         worker.thaw()
-        until(partial(self._has_engine_of, worker.pid), f"process {worker.pid} did not become an engine again")
+        until(lambda: worker.pid in self._engines(), f"process {worker.pid} did not become an engine again")
         self.zombies += 1
 
-    def _is_declared_dead(self, engine: str) -> bool:
-        return engine not in [row[0] for row in sql(self._url, "SELECT engine FROM holdfast.engines")]
+    def _engines(self) -> set[int]:
+        """The processes whose engines are known."""
+        return {pid for (pid,) in sql(self._url, "SELECT pid FROM holdfast.engines")}
 
-    def _has_engine_of(self, pid: int) -> bool:
-        return (pid,) in sql(self._url, "SELECT pid FROM holdfast.engines")
+    def _owners(self) -> set[int]:
+        """The processes that own runs."""
+        query = "SELECT pid FROM holdfast.engines JOIN holdfast.run_state USING (engine)"
+        return {pid for (pid,) in sql(self._url, query)}
 
-    def _at_work(self) -> list[Worker]:
-        """Workers that own runs."""
-        owners = {row[0] for row in sql(self._url, "SELECT DISTINCT engine FROM holdfast.run_state")}
-        return [worker for worker in self._crew.working() if worker.engine in owners]
-
-    def _somebody(self) -> Worker:
+    def _somebody(self, among: Container[int] = ()) -> Worker:
+        """A worker that works, one of these processes if possible."""
         until(self._crew.working, "no worker has come up")
-        return self._chance.choice(self._crew.working())
+        working = self._crew.working()
+        return self._chance.choice([worker for worker in working if worker.pid in among] or working)
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait for something that must happen."""
+def until(condition: Callable[[], object], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait for something that must happen; `what` says what did not."""
     give_up = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < give_up, what
+        assert time.monotonic() < give_up, what if isinstance(what, str) else what()
         time.sleep(0.05)

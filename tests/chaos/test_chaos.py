@@ -64,34 +64,53 @@ def test_engines_and_the_server_are_killed_again_and_again_and_every_promise_is_
     seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"HOLDFAST_SEED={seed}")
     chance, chosen = random.Random(seed), scale()
+    url = _new_store(server)
+    orders = mixed(chosen.runs, chance)
+    crew = Crew(url, tmp_path, chosen.seats, chosen.lease_seconds)
+    client = Client(url, orders, chosen.seconds, random.Random(chance.random()))
+    monkey = Monkey(chosen, url, server, crew, chance)
+    try:
+        began = time.monotonic()
+        client.start()
+        monkey.play()
+        calm = time.monotonic()
+        _wait_for_the_end(url, client, crew)
+        ended = time.monotonic()
+        ledger = client.stop()
+        until(crew.is_alone, "dead engines are not buried")
+        crew.stop()
+    finally:
+        client.leave()
+        crew.close()
+    inspection = Inspection(url, crew, ledger)
+    print(
+        f"{calm - began:.0f} s: {monkey.kills} kills of {len(chosen.seats)} engines, {monkey.server_kills} of the "
+        f"server, {monkey.zombies} zombies; {ended - calm:.1f} s of calm until the end: {inspection.account()}"
+    )
+    assert len(ledger.started) == len(orders)
+    inspection.everything()
+
+
+def _new_store(server: PostgresServer) -> str:
     url = server.url("chaos")
     store = store_at(url)
     store.open()
     store.close()
     places.watch(url)
-    orders = mixed(chosen.runs, chance)
-    crew = Crew(url, tmp_path, chosen.seats, chosen.lease_seconds)
-    try:
-        began = time.monotonic()
-        client = Client(url, orders, chosen.seconds, random.Random(chance.random()))
-        client.start()
-        monkey = Monkey(chosen, url, server, crew, chance)
-        monkey.play()
-        calm = time.monotonic()
-        until(lambda: client.has_asked.is_set() or client.error, "the client has not come to its end", CALM_SECONDS)
-        until(lambda: client.error or sql(url, UNFINISHED) == [(0,)], "runs do not come to their end", CALM_SECONDS)
-        ended = time.monotonic()
-        ledger = client.stop()
-        until(crew.is_alone, "dead engines are not buried")
+    return url
+
+
+def _wait_for_the_end(url: str, client: Client, crew: Crew) -> None:
+    def asked() -> bool:
         crew.look_after()
-        crew.stop()
-        inspection = Inspection(url, crew, ledger)
-        print(
-            f"{monkey.kills} kills of {len(chosen.seats)} engines, {monkey.server_kills} of the server, "
-            f"{monkey.zombies} zombies in {calm - began:.0f} s, and {ended - calm:.1f} s of calm: "
-            f"{inspection.account()}"
-        )
-        assert len(ledger.started) == len(orders)
-        inspection.everything()
-    finally:
-        crew.close()
+        return client.has_asked.is_set() or client.error is not None
+
+    def ended() -> bool:
+        crew.look_after()
+        return client.error is not None or sql(url, UNFINISHED) == []
+
+    def unfinished() -> str:
+        return f"these runs do not come to their end: {sql(url, UNFINISHED)}"
+
+    until(asked, lambda: f"the client does not come to its end; {unfinished()}", CALM_SECONDS)
+    until(ended, unfinished, CALM_SECONDS)

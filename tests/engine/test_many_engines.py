@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,50 @@ async def test_places_that_nobody_uses_are_given_back_to_the_others(address: str
         assert await (await one.start(many_one_at_a_time, n=1)).result(timeout=30) == 1
         assert await (await two.start(many_one_at_a_time, n=2)).result(timeout=30) == 2
         assert await (await one.start(many_one_at_a_time, n=3)).result(timeout=30) == 3
+
+
+@hf.node(concurrency=2)
+def many_in_a_thread(n: int) -> int:
+    time.sleep(0.01)
+    return n
+
+
+@hf.node
+def many_thread_only(n: int) -> int:
+    time.sleep(0.01)
+    return n
+
+
+@hf.workflow
+def many_threads(n: int):
+    return [many_in_a_thread(n), many_thread_only(n)]
+
+
+async def test_who_needs_a_thread_and_a_shared_place_gets_both_however_few_threads_there_are(address: str) -> None:
+    async with hf.open(address, threads=1) as engine:
+        runs = [await engine.start(many_threads, n=n) for n in range(8)]
+        assert [await run.result(timeout=60) for run in runs] == [[n, n] for n in range(8)]
+        assert engine.slots.used() == {}
+
+
+async def test_an_engine_that_was_declared_dead_asks_anew_for_its_places(address: str) -> None:
+    async with hf.open(address) as engine, hf.open(address, drive=False) as other:
+        gated = await engine.start(many_one_gated, name="a", run_id="a")
+        waits = await engine.start(many_one_gated, name="b", run_id="b")
+        await until(lambda: "a" in GATES)
+        other.store.remove_engine(engine.lease.engine)
+        engine.lease.renew_once()
+        await until(lambda: engine.lease.engine == owner(engine, "a"))
+        await until(lambda: "a" in GATES or "b" in GATES)
+        for name in ("a", "b"):
+            GATES.setdefault(name, asyncio.Event()).set()
+        assert [await gated.result(timeout=30), await waits.result(timeout=30)] == ["a", "b"]
+
+
+@hf.workflow(concurrency=1)
+async def many_one_gated(ctx: hf.Context, name: str) -> str:
+    await GATES.setdefault(name, asyncio.Event()).wait()
+    return name
 
 
 # --- code -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 import holdfast as hf
@@ -19,6 +20,8 @@ from holdfast.engine import leases
 from holdfast.engine.engine import Engine
 from holdfast.model.errors import StoreError, UsageError
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_connections import address
+from holdfast.store.postgres_statements import in_schema
 from tests.engine.kit import attempts, types, until
 from tests.engine.shared_kit import Shop, beside
 from tests.servers import PostgresServer, Proxy, Side
@@ -186,6 +189,37 @@ async def test_f47_a_hundred_handlers_that_call_back_into_the_engine_do_not_bloc
     shop.check()
 
 
+async def test_the_lease_is_kept_while_the_writer_waits_for_somebodys_lock(shop: Shop) -> None:
+    async with hf.open(shop.url, lease_seconds=0.6, grace_seconds=0) as engine:
+        run = await engine.start(shop.patient(), name="r", run_id="r")
+        await until(lambda: shop.attempts("r"))
+        stranger = await asyncpg.connect(address(shop.url).dsn)
+        async with stranger.transaction():
+            await stranger.fetch(in_schema("SELECT 1 FROM holdfast.run_state FOR UPDATE", address(shop.url).schema))
+            shop.go("r")
+            await until(lambda: not engine.committer.idle, "the body has ended")
+            await _is_renewed(shop, engine, 8)
+            assert not engine.committer.idle
+        await stranger.close()
+        assert await run.result(timeout=30) == "r went"
+        assert not engine.lease.lost
+    assert shop.attempts("r") == [1]
+    shop.check()
+
+
+async def test_a_renewal_that_failed_is_tried_again(
+    postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = Proxy(postgres)
+    shop = Shop(proxy.url(), tmp_path)
+    async with hf.open(shop.url, lease_seconds=0.6) as engine:
+        with caplog.at_level(logging.WARNING, logger="holdfast.engine"), proxy.unplugged():
+            await until(lambda: "could not renew the lease" in caplog.text)
+        await _is_renewed(shop, engine)
+        assert caplog.text.count("could not renew the lease") == 1, "once for each time that it cannot"
+    proxy.close()
+
+
 @pytest.mark.parametrize("side", ["there", "back"])
 async def test_f72_a_renewal_of_which_nobody_knows_whether_it_happened_is_made_again(
     postgres: PostgresServer, tmp_path: Path, side: Side
@@ -257,12 +291,16 @@ async def test_a_lease_that_has_run_out_while_nobody_wanted_its_runs_is_simply_r
     assert shop.attempts("r") == [1]
 
 
-async def test_nobody_is_declared_dead_who_has_renewed_his_lease_since_it_was_looked_at(shop: Shop) -> None:
+async def test_nobody_is_declared_dead_who_has_renewed_his_lease_since_it_was_looked_at(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hf.open(shop.url, lease_seconds=0.6) as engine:
         (row,) = shop.engines()
         await _is_renewed(shop, engine)
-        assert shop.look(lambda store: store.remove_engine(row.engine, row.expires_at)) is None
-        assert [found.engine for found in shop.engines()] == [engine.lease.engine]
+        async with hf.open(shop.url, recover=False) as other:
+            monkeypatch.setattr(other.lease, "dead_engines", lambda now: [row])  # it looked, and then slept
+            await other.recovery.bury_dead()
+            assert {found.engine for found in shop.engines()} == {engine.lease.engine, other.lease.engine}
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0, -1])

@@ -104,7 +104,7 @@ class Author:
             lambda: self._version(),
             *[self._engine] * 3,
             *[self._slots] * 3,
-            self._rebuild,
+            *[self._rebuild] * 2,
             self._repair,
         ]
 
@@ -212,7 +212,7 @@ class Author:
             input_hash="in",
             parent_no=None if parent is None else parent.run_no,
             root_no=GHOSTS[0] if self.is_rare(30) else no if parent is None else parent.root_no,
-            priority=self.pick([0, 0, 5, -5]),
+            priority=self.pick([5, -5]) if self.is_rare(4) else 0,
             recoveries=self.number(0, 2),
             hold=self.pick(HOLDS) if self.is_rare(8) else None,
             created_at=self.number(1, 50),
@@ -285,7 +285,7 @@ class Author:
         own = [message.message_id for message in self.oracle.tables.messages.values() if message.run_no == no]
         settled = [self.pick(own) for _ in range(self.number(0, 2))] if own else []
         commit.outcomes = [self._outcome(message_id) for message_id in settled]
-        if self.is_rare(3):
+        if self.is_rare(2):
             commit.messages = [self._message() for _ in range(self.number(1, 3))]
         if place == GHOSTS[1]:
             commit.events = [*commit.events, self._event(place, self.number(1, 3), 1, 1)]
@@ -420,7 +420,8 @@ class Author:
             self.call("take_slots", engine, pool, self.number(0, 4), self.number(0, 6))
 
     def _rebuild(self) -> None:
-        no = self.any_run()
+        unowned = [run.run_no for run in self.oracle.tables.runs.values() if run.engine is None]
+        no = self.pick([*unowned, self.any_run()])
         run = self.oracle.tables.runs.get(no)
         token = 1 if run is None else run.token
         keys = self.some([(n, p) for n in NODES for p in PATHS], 4)
@@ -532,7 +533,7 @@ class Author:
         runs = self.oracle.tables.runs
         every = [(workflow, version) for workflow in WORKFLOWS for version in (1, 2)]
         versions = self.some(every) if self.is_rare(3) else every
-        roots = [runs[no].root_no for no in self.some_runs() if no in runs]
+        roots = [runs[no].root_no for no in self.some_runs(10) if no in runs]
         queues = self.pick([QUEUES[:1], QUEUES[1:], []]) if self.is_rare(3) else None
         self.call("unowned_versions")
         limit = self.pick([1_000, 1, 2])

@@ -297,6 +297,19 @@ def test_what_others_wrote_is_told_once_and_our_own_is_not() -> None:
     assert changes.look("16:16:")
 
 
+def test_places_of_an_engine_that_is_not_on_the_list_do_not_count_and_are_removed(
+    store: PostgresStore, url: str
+) -> None:
+    """It took them at the moment in which it was taken off the list."""
+    store.register_engine(EngineRow("one", "host", 1, "lock", 1, 2, b"{}"))
+    sql(
+        url, "INSERT INTO holdfast.engine_slots (pool, engine, held) VALUES ('pool', 'ghost', 4), ('other', 'ghost', 1)"
+    )
+    assert store.take_slots("one", "pool", 3, 5) == 3
+    left = sql(url, "SELECT pool, engine, held FROM holdfast.engine_slots ORDER BY pool")
+    assert left == [("other", "ghost", 1), ("pool", "one", 3)]
+
+
 def test_writes_of_another_store_are_noticed_and_ones_own_are_not(store: PostgresStore, url: str) -> None:
     other = PostgresStore(url)
     other.open()

@@ -16,6 +16,7 @@ from holdfast.model.errors import (
     StoreError,
 )
 from holdfast.store import postgres as driver
+from holdfast.store import postgres_connections
 from holdfast.store.api import Commit, EngineRow, MessageOutcome, Rebuilt
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_connections import address
@@ -278,6 +279,42 @@ def test_whoever_only_looks_for_changes_learns_that_the_server_is_away_and_that_
             assert [meeting.store.changed() for _ in range(20)] == [None] * 20
         while meeting.store.changed() is None:
             pass
+
+
+def test_a_connection_that_ends_before_it_was_used_is_made_again(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server is killed just after it has let somebody in."""
+    connect = postgres_connections._connect
+    ended: list[object] = []
+
+    async def let_in_once_in_vain(*arguments: Any) -> Any:
+        raw = await connect(*arguments)
+        if not ended:
+            ended.append(raw)
+            await raw.close()
+        return raw
+
+    monkeypatch.setattr(postgres_connections, "_connect", let_in_once_in_vain)
+    with meeting.proxy.unplugged():
+        pass  # nobody is connected any more
+    assert len(make_runs(meeting.store, 1)) == 1
+    assert ended
+
+
+def test_a_store_that_is_opened_when_the_server_goes_says_that_it_cannot_be_reached(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = postgres_connections._connect
+
+    async def let_in_in_vain(*arguments: Any) -> Any:
+        raw = await connect(*arguments)
+        await raw.close()
+        return raw
+
+    monkeypatch.setattr(postgres_connections, "_connect", let_in_in_vain)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        PostgresStore(meeting.store.url).open()
 
 
 def test_a_commit_waits_as_often_as_a_timeout_of_the_server_stops_it(store: PostgresStore, url: str) -> None:

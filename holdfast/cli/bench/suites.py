@@ -40,7 +40,9 @@ def w1(bench: Bench) -> Figures:
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
     if bench.server is not None:
-        bare_times = [bench.sample(lambda place: bare.step_times(place.url, bench.sizes.chains * 100)) for _ in bench.repeats(3)]
+        bare_times = [
+            bench.sample(lambda place: bare.step_times(place.url, bench.sizes.chains * 100)) for _ in bench.repeats(3)
+        ]
         figures["bare_p50_ms"] = median([percentile(s.value, 50) for s in bare_times]) * 1e3
         figures["x_bare"] = figures["p50_ms"] / figures["bare_p50_ms"]
         bench.say(f"W1 of a bare loop: {figures['bare_p50_ms']:.3f} ms")

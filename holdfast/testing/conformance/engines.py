@@ -59,7 +59,7 @@ class EnginesConformance(Suite):
         make_runs(store, 1, engine=None, workflow="ended", status="completed")
         make_runs(store, 1, engine=None, workflow="held", hold="x")
         (mail,) = make_runs(store, 1, engine=None, workflow="mail", version=2, status="suspended")
-        both = make_runs(store, 1, engine=None, workflow="b", version=2, status="suspended")
+        both = make_runs(store, 1, engine=None, workflow="b", version=1, status="suspended")
         store.send([message("m", mail), message("n", both[0])])
         assert store.unowned_versions() == [("a", 7), ("b", 1), ("b", 2), ("b", 3), ("b", 10), ("mail", 2)]
 

@@ -10,7 +10,7 @@ beginnings, and most of what they write was written before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.engine.waits import waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
+from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow, Store
 from holdfast.store.reads import run_row
 from holdfast.testing.simulation.database import Image
 from holdfast.testing.simulation.process import Process
@@ -279,6 +279,6 @@ class Oracle:
         kept = {
             signal.name for signals in held_signals(store.held_messages([row.run_no])).values() for signal in signals
         }
-        for wait in waits_of(store, row):
+        for wait in waits_of(cast(Store, store), row):
             if wait.kind == "signal" and wait.name in kept:
                 yield Broken("I23", f"{run} waits for the signal {wait.name!r}, which is kept for it")

@@ -40,9 +40,12 @@ class WorldDatabase(Reads):
     """A real driver, with a few looks that no engine needs."""
 
     url: str
-    is_shared: bool
     child_of_wait: str
     """SQL for the run that the row `w` of `run_waits` waits for."""
+
+    @property
+    @abstractmethod
+    def is_shared(self) -> bool: ...
 
     @abstractmethod
     def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:

@@ -308,6 +308,8 @@ class World:
 
     def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
         """The database has changed, and everybody who watches it hears of it."""
+        if verb == "take_slots" and not result:
+            return  # it has not
         self._age += 1
         for other in self.processes:
             if other is not process:
