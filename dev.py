@@ -99,10 +99,12 @@ def bench(args: Sequence[str]) -> None:
 
 
 def soak(args: Sequence[str]) -> None:
-    """Run the crash tests for long: arguments go to pytest."""
+    """Run the crash tests, the chaos and the comparison of the stores for long: arguments go to pytest."""
     setup()
     os.environ["HOLDFAST_SOAK"] = "1"
-    hand_over([DEV.python, "-m", "pytest", "tests/crash", "--timeout=3600", *spread(args), *args])
+    os.environ.setdefault("HOLDFAST_EXPLORE", "50")
+    tests = ["tests/crash", "tests/chaos", "tests/store/test_differential.py"]
+    hand_over([DEV.python, "-m", "pytest", *tests, "--timeout=3600", *spread(args), *args])
 
 
 def lock(args: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ On crash: a group is in the database or it is not.
 Where a server writes, it should not wait for us nor we for it. So groups have a limit there, which parts many runs that
 go on in step into several crowds; and the next group is sent before those of the last one are told. While the server
 writes one crowd, bodies run and the next commits of the others are made. There is still one group at the server: our
-part of a step takes longer than the server's, so that a second one would only wait there, and every other write (a lease
-given back, an engine's end) comes behind all that was sent before it, without anybody having to think about it.
+part of a step takes longer than the server's, so that a second one would only wait there; and every other write (a
+lease given back, an engine's end) comes behind all that was sent before it, without anybody having to think about it.
 A file is written by this process itself: a group takes everybody, and those who have landed are told first, since two
 crowds would only fight for the interpreter.
 """

@@ -556,6 +556,8 @@ class Engine:
         elif self._unowned_told:
             self._unowned_told = False
             await self.recovery.claim_claimable()
+        else:
+            await self.recovery.fill_up()
 
     async def _look_around(self, others_wrote: bool) -> None:
         """One look at what others wrote."""

@@ -69,6 +69,8 @@ class Recovery:
         self.coming = 0
         """Runs that are being claimed or read: there must be room for them."""
         self._refilling = False
+        self._left = 0
+        """Runs that have ended or rest since the last look for more."""
         self._last_served = ""
         """The workflow whose turn came last."""
         self._left_to_others: dict[int, float] = {}
@@ -213,26 +215,32 @@ class Recovery:
                     await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
         finally:
             self.coming -= len(wanted)
-        self.room_left()  # some may have ended already
         return len(rows)
 
     def room_left(self) -> None:
         """A run has ended or rests: others that found no room may come. Not one by one: that would be a look at the
-        store for each."""
+        store for each. For a few the next patrol does."""
         engine = self._engine
         limit = engine.settings.concurrency
         if limit is None or not self.is_full or self._refilling or engine.stopping:
             return
-        if engine.room() * REFILL_SHARE >= limit:
+        self._left += 1
+        if self._left * REFILL_SHARE >= limit:
             self._refilling = True
             engine.spawn(self._refill())
 
     async def _refill(self) -> None:
         try:
-            self.is_full = False
-            await self.claim_claimable()
+            self._left = 0
+            await self.fill_up()
         finally:
             self._refilling = False
+
+    async def fill_up(self) -> None:
+        """Claim what found no room before, if there is some now."""
+        if self.is_full and self._engine.room() > 0:
+            self.is_full = False
+            await self.claim_claimable()
 
     async def go_on_with(self, row: RunRow) -> None:
         """Somebody asked for something of this run: it is ours to drive, if its code is here."""

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "holdfast")
 STOP_SECONDS = 60.0
 CONCURRENCY = 40
-AWAY = "cannot be reached"
-"""What a worker says that finds no server when it is started."""
+CAME_IN_VAIN = '"code":"store_error"'
+"""What a worker says that finds no server when it is started, or loses it before it is an engine."""
 
 
 class Worker:
@@ -112,7 +112,7 @@ class Crew:
         for worker in list(self.seats):
             code = worker.ended_by_itself()
             if code is not None:
-                came_in_vain = worker.engine is None and AWAY in worker.log.read_text()
+                came_in_vain = worker.engine is None and CAME_IN_VAIN in worker.log.read_text()
                 assert came_in_vain, f"a worker has ended with exit code {code}:\n{worker.log.read_text()}"
                 self._seat_another(worker)
 

@@ -1,28 +1,35 @@
 """Faults: what a life of flows.py can be told to suffer, by its environment. Runs in the child process.
 
-HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`
+HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`: everything of a transaction
+                            is written but its COMMIT; with a server: a statement is sent, and nobody hears the answer
 CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continues it
 CRASH_FILE_BYTES=n          no file may grow beyond this (RLIMIT_FSIZE)
 CRASH_SYNC_FAILS=n          the n-th sync of a WAL fails, and every one after it
 CRASH_STATEMENT=n           ends by SIGKILL before the n-th statement of bringing the schema up to date
+CRASH_ROLLED_BACK=1         the first try of whatever is asked of a server is rolled back, for one reason or another
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import resource
 import signal
 import threading
+from asyncio import selector_events
 from collections.abc import Callable
 from typing import Any
 
 import apsw
+import asyncpg
 
 from holdfast import opening
 from holdfast.engine import dying
 from holdfast.store import sqlite_connections
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
+from tests.servers import EXECUTE
 
 kept: list[object] = []
 """What must live as long as the process: apsw forgets a VFS whose object is gone."""
@@ -37,6 +44,7 @@ def arrange() -> None:
         dying.at = _countdown(place, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP))
     if dying.at is not None:
         _reach_the_end_of_transactions()
+        _reach_statements_under_way()
     if limit := environ.get("CRASH_FILE_BYTES"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long fails, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
@@ -45,6 +53,8 @@ def arrange() -> None:
         opening.store_at = functools.partial(SqliteStore, vfs="failing-sync")
     if number := environ.get("CRASH_STATEMENT"):
         _die_in_migrations(int(number))
+    if "CRASH_ROLLED_BACK" in environ:
+        _roll_back_first_tries()
 
 
 def _countdown(place: str, act: Callable[[], None]) -> Callable[[str], None]:
@@ -62,8 +72,7 @@ def _countdown(place: str, act: Callable[[], None]) -> Callable[[str], None]:
 
 
 def _reach_the_end_of_transactions() -> None:
-    """One more place: everything of a transaction is written but its COMMIT. The store is below the engine and does not
-    know of such things."""
+    """One more place. The store is below the engine and does not know of such things."""
     commit = SqliteStore._commit
 
     def dying_commit(self: SqliteStore, cursor: Any) -> None:
@@ -72,6 +81,41 @@ def _reach_the_end_of_transactions() -> None:
         commit(self, cursor)
 
     SqliteStore._commit = dying_commit  # type: ignore[method-assign]
+
+
+def _reach_statements_under_way() -> None:
+    """The same place with a server: it goes on with what it was sent, whatever becomes of us."""
+    write = selector_events._SelectorSocketTransport.write
+
+    def dying_write(self: Any, data: bytes) -> None:
+        write(self, data)
+        if EXECUTE in bytes(data) or b"COMMIT" in bytes(data):
+            assert dying.at is not None
+            dying.at("transaction.end")
+
+    selector_events._SelectorSocketTransport.write = dying_write
+
+
+def _roll_back_first_tries() -> None:
+    """What the server says when transactions are in each other's way; nothing was done then."""
+    over = PostgresStore._over
+    reasons = itertools.cycle(
+        [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError]
+    )
+
+    def rolled_back(self: PostgresStore, work: Callable[[Any, bool], Any], *, writes: bool) -> Any:
+        is_first = True
+
+        def again(connection: Any, has_tried: bool) -> Any:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                raise next(reasons)("injected")
+            return work(connection, has_tried)
+
+        return over(self, again, writes=writes)
+
+    PostgresStore._over = rolled_back  # type: ignore[method-assign]
 
 
 def _die_in_migrations(number: int) -> None:

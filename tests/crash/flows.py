@@ -436,7 +436,7 @@ WORKFLOWS = {
 
 async def drive(database: str, wanted: list[str]) -> None:
     is_client = "CRASH_CLIENT" in os.environ
-    async with hf.open(f"sqlite:///{database}", recover=not is_client) as engine:
+    async with hf.open(database, recover=not is_client) as engine:
         say("open")
         for entry in wanted:
             await do(engine, entry)

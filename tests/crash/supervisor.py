@@ -39,6 +39,11 @@ class Arena:
         self._completed: dict[str, int] = {}
         """What the journal said was completed at a death, and how often it had acted by then."""
 
+    @property
+    def address(self) -> str:
+        """Where its processes find the database."""
+        return f"sqlite:///{self.db}"
+
     def sibling(self, name: str) -> Arena:
         """Another arena, in a folder of its own."""
         return Arena(self.folder / name, self._nursery)
@@ -47,7 +52,7 @@ class Arena:
 
     def start(self, *runs: str, **environment: str) -> Life:
         """An engine that starts these runs (`workflow:run_id`) and finishes everything."""
-        return self._nursery.start(str(self.db), str(self.effects_file), *runs, **environment)
+        return self._nursery.start(self.address, str(self.effects_file), *runs, **environment)
 
     def crash(self, *runs: str, die_at: str | None = None, stay: str | None = None, **environment: str) -> bool:
         """Run until it dies at a place, or kill it when it has said `stay`; False when it ended before."""
@@ -68,6 +73,7 @@ class Arena:
     def died(self, life: Life, *, look: bool = True) -> bool:
         """Wait for its end, and look at what it left; whether it was killed."""
         output = life.wait()
+        self.gone(life)
         assert life.returncode in (0, EXITED, -signal.SIGKILL), f"exit code {life.returncode}: {output}"
         if look:
             self.look()
@@ -75,6 +81,9 @@ class Arena:
             return False
         self.kills += 1
         return True
+
+    def gone(self, life: Life) -> None:
+        """It has ended: what others of this database must know or wait for, before they can go on."""
 
     def finish(self, *runs: str, **environment: str) -> None:
         """Run to the end, and look at everything."""
@@ -99,15 +108,23 @@ class Arena:
     def look(self, *, came_back: bool = False) -> None:
         """Prove the journals. Nothing that was completed at an earlier death may have acted since, but in an engine
         that stood still meanwhile, and there under the key that the receiver knows already."""
-        if not self.db.exists():
+        if not self.exists():
             return
-        check_file(self.db)
+        self.prove()
         acted = Counter(effect["name"] for effect in self.effects())
         for name, times in self._completed.items():
             assert acted[name] == times or came_back, f"{name} was completed, and acted again"
         for name in self.completed():
             self._completed[name] = acted[name]
         self._check_effects()
+
+    def exists(self) -> bool:
+        """Whether anybody has made the database yet."""
+        return self.db.exists()
+
+    def prove(self) -> None:
+        """Prove every journal."""
+        check_file(self.db)
 
     def _check_effects(self) -> None:
         keys: dict[str, set[str]] = {}
@@ -187,7 +204,7 @@ class Arena:
         """Wait until something is true of the database or of the effects."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            if self.db.exists() and (found := condition()):
+            if self.exists() and (found := condition()):
                 return found
             time.sleep(0.01)
         raise AssertionError("never happened")

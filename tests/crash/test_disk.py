@@ -121,7 +121,7 @@ def test_f26_f27_the_kernel_reports_an_error_on_the_write_ahead_log(arena: Arena
     arena.finish("steps:first")
     traced = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", f"{arena.db}-wal"]
     traced += ["-e", "trace=fdatasync,fsync,pwrite64", "-e", f"inject={fault}"]
-    program = [sys.executable, "-m", "tests.crash.flows", str(arena.db), str(arena.effects_file)]
+    program = [sys.executable, "-m", "tests.crash.flows", arena.address, str(arena.effects_file)]
     environment = {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run(
         [*traced, *program, "chain:r", "steps:s"], env=environment, capture_output=True, text=True, check=False

@@ -28,7 +28,7 @@ EVERYWHERE = (*PLACES, "transaction.end")
 def examined(arena: Arena) -> Iterator[None]:
     """Whatever happened in a test, the doctor finds nothing at its end."""
     yield
-    assert main(["doctor", "--deep", "--db", str(arena.db), "--quiet"]) == 0
+    assert main(["doctor", "--deep", "--db", arena.address, "--quiet"]) == 0
 
 
 def told(arena: Arena, *requests: str, **environment: str) -> tuple[list[str], str]:
@@ -80,7 +80,7 @@ def test_k14_an_answer_that_comes_when_no_engine_lives_lets_the_run_go_on_from_w
 
 
 async def _answered_by_a_program_without_the_code(arena: Arena) -> None:
-    async with hf.open(f"sqlite:///{arena.db}", recover=False) as engine:
+    async with hf.open(arena.address, recover=False) as engine:
         (wait,) = await engine.asked()
         await engine.get("r").respond(wait.wait_id, "yes", actor="ann")
 

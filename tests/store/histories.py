@@ -159,8 +159,10 @@ class Author:
             self.pick(self._writes)()
 
     def _create(self) -> None:
-        group = [self._creation(no) for no in self._fresh(self.number(1, 3))]
-        self.call("commit", group)
+        numbers = self._fresh(self.number(1, 3))
+        if self.is_rare(10):  # as a database has them that was put together from others
+            numbers[-1] += 30
+        self.call("commit", [self._creation(no) for no in numbers])
 
     def _commit(self) -> None:
         """A group of steps, and now and then of new runs among them."""
@@ -168,8 +170,8 @@ class Author:
         group = [self._step(self.oracle.tables.runs[no]) for no in numbers]
         if self.is_rare(4):
             group.insert(self.number(0, len(group)), self._creation(self._fresh(1)[0]))
-        for commit in group:
-            commit.messages = [one for one in commit.messages if self._is_certain(one, group)]
+        for writer in [one for commit in group for one in (commit, *commit.children)]:
+            writer.messages = [message for message in writer.messages if self._is_certain(message, group)]
         if self.is_rare(12):
             group.append(Commit(GHOSTS[0], 1, 1, change=RunStep(2, b"?", 0), events=[self._event(GHOSTS[0], 2, 1, 1)]))
         self.call("commit", group)

@@ -243,10 +243,10 @@ class CheckingConformance(Suite):
     def test_a_rebuild_ends_a_hold_for_damage_and_no_other(self, store: Store) -> None:
         damaged = make_runs(store, 1, engine=None, hold="corrupt: x")[0]
         looping = make_runs(store, 1, engine=None, hold="crash_loop: x")[0]
-        assert store.rebuild(self.rebuilt(damaged, 1))
-        assert store.rebuild(self.rebuilt(looping, 1))
-        holds = [row.hold for no in (damaged, looping) if (row := store.run_by_no(no)) is not None]
-        assert holds == [None, "crash_loop: x"]
+        asked = make_runs(store, 1, engine=None, hold="CORRUPT? asks ann")[0]
+        assert all(store.rebuild(self.rebuilt(no, 1)) for no in (damaged, looping, asked))
+        holds = [row.hold for no in (damaged, looping, asked) if (row := store.run_by_no(no)) is not None]
+        assert holds == [None, "crash_loop: x", "CORRUPT? asks ann"]
 
     def test_mail_of_a_finished_run_is_refused_and_that_of_others_is_not(self, store: Store) -> None:
         done, alive = make_runs(store, 2)
