@@ -117,7 +117,7 @@ def _say(what: str, engine: Engine, url: str, *, json: bool) -> None:
         limit = f"at most {engine.settings.concurrency} runs at once"
         output.note(f"{who} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it in order.")
     else:
-        output.note(f"engine {engine.lease.engine} has stopped; its runs are free for others")
+        output.note(f"engine {engine.lease.engine} has stopped")
 
 
 class _Stop:
