@@ -191,7 +191,10 @@ class Proxy:
 
     def url(self, **options: str) -> str:
         """The address of a new store, through this proxy."""
-        direct = self._server.url(**options)
+        return self.leading(self._server.url(**options))
+
+    def leading(self, direct: str) -> str:
+        """The way through this proxy to an address of the server."""
         return direct.replace("@/", f"@127.0.0.1:{self.port}/").replace(
             f"host={quote(str(self._server.directory))}&", ""
         )

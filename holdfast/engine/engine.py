@@ -438,6 +438,8 @@ class Engine:
             self.spawn(self.put_on_hold(actor.run_no, actor.token, f"internal_error: {outcome.detail}"))
         elif outcome.refusal == "run_exists" and not self.stopping:
             self.spawn(self.recovery.reload(actor))
+        elif outcome.refusal == "fenced" and not self.stopping:
+            self.spawn(self.recovery.regain(actor))
 
     def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
         """A bug in our own rules: this run stops where it is, with its journal intact."""

@@ -14,9 +14,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.actor import RunActor
+from holdfast.engine.slots import Place
 from holdfast.model import commands as cmd
 from holdfast.model.limits import (
     ISOLATION_SECONDS_MAX,
@@ -43,13 +44,21 @@ def is_suspect(recoveries: int, cut_off: bool, max_recoveries: int) -> bool:
     return recoveries + cut_off >= min(SUSPECT_RECOVERIES, max_recoveries)
 
 
+class _Suspect(NamedTuple):
+    recoveries: int
+    place: Place
+    """What it has of the places of its workflow."""
+
+
 class Isolation:
     """Gives one suspect after the other a turn in which nothing else runs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._suspects: dict[int, int] = {}
-        """Runs that wait for their turn, and the recoveries of each."""
+        self._suspects: dict[int, _Suspect] = {}
+        """Runs that wait for their turn."""
+        self._placeless: set[int] = set()
+        """Runs that wait for a place among those of their workflow, and then for their turn."""
         self._at_work = False
         self._starts: list[Callable[[], bool]] = []
         """Bodies of other runs that wait until they may start."""
@@ -60,11 +69,31 @@ class Isolation:
         self.turn_of: int | None = None
 
     def __contains__(self, run_no: int) -> bool:
-        return run_no in self._suspects
+        return run_no in self._suspects or run_no in self._placeless
 
-    def add(self, run_no: int, recoveries: int) -> None:
-        """A run that may only go on alone."""
-        self._suspects[run_no] = recoveries
+    def __len__(self) -> int:
+        """How many runs wait, for their turn or for a place."""
+        return len(self._suspects) + len(self._placeless)
+
+    def add(self, run_no: int, recoveries: int, place: Place, priority: int) -> None:
+        """A run that may only go on alone, and with a place of its own: those that it holds up keep theirs, and other
+        engines are at work beside it."""
+        suspect = _Suspect(recoveries, place)
+        if self._engine.slots.take(place):
+            self._line_up(run_no, suspect)
+        else:
+            self._placeless.add(run_no)
+            self._engine.slots.wait(place, priority, lambda: self._place_free(run_no, suspect))
+
+    def _place_free(self, run_no: int, suspect: _Suspect) -> bool:
+        if self._engine.stopping or not self._engine.slots.take(suspect.place):
+            return False
+        self._placeless.discard(run_no)
+        self._line_up(run_no, suspect)
+        return True
+
+    def _line_up(self, run_no: int, suspect: _Suspect) -> None:
+        self._suspects[run_no] = suspect
         if not self._at_work:
             self._at_work = True
             self._engine.spawn(self._take_turns())
@@ -108,7 +137,7 @@ class Isolation:
                 if self._engine.stopping:  # a recovery that leads to nothing would count
                     break
                 # the most suspicious one last: it may end this process, and the others could have gone on
-                run_no = min(self._suspects, key=self._suspects.__getitem__)
+                run_no = min(self._suspects, key=lambda n: self._suspects[n].recoveries)
                 await self._turn(run_no)
                 self._suspects.pop(run_no, None)
                 self._open()
@@ -159,8 +188,10 @@ class Isolation:
         deadline = engine.loop.time() + ISOLATION_SECONDS_MAX
         moved = engine.hub.listen(run_no)
         try:
-            await engine.recovery.claim([run_no], alone=True)
+            claimed = await engine.recovery.claim([run_no], alone=True)
             actor = engine.actors.get(run_no)
+            if not (claimed and actor is not None and actor.counted):  # else the place is the run's own from now on
+                engine.slots.free(self._suspects[run_no].place)
             if actor is None:  # somebody else has it, or it is on hold now
                 return
             log.warning("run %s goes on alone: engines died while it ran, and it may be the cause", actor.run_id)

@@ -69,6 +69,7 @@ class Recovery:
         self.coming = 0
         """Runs that are being claimed or read: there must be room for them."""
         self._refilling = False
+        self._due_comes_first = False
         self._left = 0
         """Runs that have ended or rest since the last look for more."""
         self._last_served = ""
@@ -137,16 +138,19 @@ class Recovery:
         room = engine.room()
         if engine.stopping or not engine.drives or room == 0 or self.roots == set():
             return []
+        self._forget_left()
         versions = [version for version in store.unowned_versions() if engine.versions.runnable(*version)]
+        passed_over = len(self._left_to_others) + len(engine.isolation)  # they must not hide who stands behind them
         found = store.claimable(
             versions,
             queues=engine.queues,
             root_nos=None if self.roots is None else sorted(self.roots),
-            limit=min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room),
+            limit=min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room + passed_over),
         )
         lines: dict[str, list[int]] = defaultdict(list)
         for run_no, workflow, _ in found:
-            lines[workflow].append(run_no)
+            if not self._is_passed_over(run_no):
+                lines[workflow].append(run_no)
         turns = sorted(lines, key=lambda workflow: (workflow <= self._last_served, workflow))
         page = [
             (run_no, workflow)
@@ -160,8 +164,9 @@ class Recovery:
 
     @property
     def more_is_due(self) -> bool:
-        """Whether more timers are due than one look wakes."""
-        return self._last_due is not None and self._engine.loop.time() >= self._next_due_look
+        """Whether more timers are due than one look wakes, and there is room for more."""
+        engine = self._engine
+        return self._last_due is not None and engine.loop.time() >= self._next_due_look and engine.room() > 0
 
     async def wake_due(self) -> None:
         """A page of the timers that are due of runs that nobody owns."""
@@ -195,9 +200,7 @@ class Recovery:
         if engine.isolation.turn_of is not None and not chosen:
             self._put_off = True
             return 0
-        free = [
-            n for n in run_nos if n not in engine.actors and (chosen or not (n in engine.isolation or self._is_left(n)))
-        ]
+        free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
         wanted = free if even_without_code else self._drivable(free)
         room = len(wanted) if chosen else engine.room()
         if len(wanted) >= room and not chosen:
@@ -237,9 +240,13 @@ class Recovery:
             self._refilling = False
 
     async def fill_up(self) -> None:
-        """Claim what found no room before, if there is some now."""
+        """Claim what found no room before, if there is some now. By turns what is due comes first, or runs that are
+        ready would take every place and never let it wake."""
         if self.is_full and self._engine.room() > 0:
             self.is_full = False
+            self._due_comes_first = not self._due_comes_first
+            if self._due_comes_first:
+                await self.wake_due()
             await self.claim_claimable()
 
     async def go_on_with(self, row: RunRow) -> None:
@@ -270,6 +277,21 @@ class Recovery:
         row = self._engine.store.run_by_no(actor.run_no)
         if row is not None and row.engine == self._engine.lease.engine:
             await self._load([row])
+
+    async def regain(self, actor: RunActor) -> None:
+        """A commit was refused. Usually the run is somebody else's now. If it is still ours, the database is behind what
+        it had acknowledged (a replica that had not got everything took over, a backup was restored), and would wait
+        for us for ever: take it over from where it stands."""
+        engine = self._engine
+        row = engine.store.run_by_no(actor.run_no)
+        if row is None:
+            log.error("run %s is not in the database any more: it was restored to an earlier state", actor.run_id)
+        elif (row.engine, row.token) == (engine.lease.engine, actor.token):
+            told = "run %s stands at event %d in the database, which had acknowledged event %d: it was restored to an "
+            told += "earlier state. The run goes on from there; what it did since is done again, under the same keys"
+            log.error(told, actor.run_id, row.last_seq, actor.expected_seq)
+            await engine.committer.insist(engine.store.release, [(row.run_no, row.token)])
+            await self.claim([row.run_no])
 
     async def _load(self, rows: Sequence[RunRow], *, alone: bool = False) -> None:
         engine, store = self._engine, self._engine.store
@@ -371,7 +393,7 @@ class Recovery:
             command = cmd.Begin()
         else:
             command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
-        if self._engine.starting.admit(actor, command, at_once=alone):
+        if self._engine.starting.admit(actor, command, has_place=alone):
             actor.tell(command)
 
     def _bring_undo(self, actor: RunActor) -> None:
@@ -408,12 +430,14 @@ class Recovery:
                 return True
         return False
 
-    def _is_left(self, run_no: int) -> bool:
-        until = self._left_to_others.get(run_no)
-        if until is not None and until <= self._engine.loop.time():
-            del self._left_to_others[run_no]
-            return False
-        return until is not None
+    def _is_passed_over(self, run_no: int) -> bool:
+        """Whether a run is not for us now: it waits for its turn alone, or for an engine with other code."""
+        return run_no in self._engine.isolation or self._left_to_others.get(run_no, 0.0) > self._engine.loop.time()
+
+    def _forget_left(self) -> None:
+        """Those that nobody has taken may be ours; those that somebody has taken are nobody's concern any more."""
+        now = self._engine.loop.time()
+        self._left_to_others = {run_no: until for run_no, until in self._left_to_others.items() if until > now}
 
     async def _set_aside(self, row: RunRow, state: RunState, nodes: list[NodeRow], alone: bool) -> bool:
         """Whether a run does not go on now: it has killed too many engines, or it may be the one that kills them."""
@@ -426,7 +450,8 @@ class Recovery:
         if alone or not is_suspect(row.recoveries, cut_off, limit):
             return False
         await self._engine.committer.insist(self._engine.store.release, [(row.run_no, row.token)])
-        self._engine.isolation.add(row.run_no, row.recoveries)
+        place = self._engine.starting.place_of(state.plan)
+        self._engine.isolation.add(row.run_no, row.recoveries, place, row.priority)
         return True
 
     async def _hold(self, row: RunRow, why: str) -> None:

@@ -58,13 +58,9 @@ class Slots:
         """A place in every pool, or none at all."""
         if not self._fits(place):
             return False
-        self.take_anyway(place)
-        return True
-
-    def take_anyway(self, place: Place) -> None:
-        """A place for somebody who must go on, full or not."""
         for pool in place:
             self._used[pool] = self._used.get(pool, 0) + 1
+        return True
 
     def _fits(self, place: Place) -> bool:
         return all(self._used.get(pool, 0) < self._size(pool) for pool in place)

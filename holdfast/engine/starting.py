@@ -187,15 +187,13 @@ class Starting:
 
     # --- how many runs of a workflow are at work -------------------------------------------------------------
 
-    def admit(self, actor: RunActor, command: Any, *, at_once: bool = False) -> bool:
+    def admit(self, actor: RunActor, command: Any, *, has_place: bool = False) -> bool:
         """Whether a run may go to work now; if not, it is told `command` when there is a place."""
-        place = self._place_of(actor)
+        place = self.place_of(actor.plan)
         if not place:
             return True
         slots = self._engine.slots
-        if at_once:
-            slots.take_anyway(place)
-        elif not slots.take(place):
+        if not (has_place or slots.take(place)):
             slots.wait(place, self._priority(actor), lambda: self._admit_now(actor, command))
             return False
         actor.counted = True
@@ -210,7 +208,7 @@ class Starting:
 
     def _admit_now(self, actor: RunActor, command: Any) -> bool:
         """There is a place for a run that waited for one, if it still wants it."""
-        if actor.gone or self._engine.stopping or not self._engine.slots.take(self._place_of(actor)):
+        if actor.gone or self._engine.stopping or not self._engine.slots.take(self.place_of(actor.plan)):
             return False
         actor.counted = True
         actor.tell(command)
@@ -220,13 +218,14 @@ class Starting:
         """A run has ended or rests: the next one of its workflow may begin."""
         if actor.counted:
             actor.counted = False
-            self._engine.slots.free(self._place_of(actor))
+            self._engine.slots.free(self.place_of(actor.plan))
 
-    def _place_of(self, actor: RunActor) -> Place:
-        settings = actor.plan.definition.settings
+    def place_of(self, plan: Plan) -> Place:
+        """What a run of this version needs in order to be at work; nothing when its workflow has no limit."""
+        settings = plan.definition.settings
         if settings.concurrency is None:
             return ()
-        return self._engine.slots.place_of_run(actor.plan.definition.name, settings.concurrency)
+        return self._engine.slots.place_of_run(plan.definition.name, settings.concurrency)
 
     # --- children --------------------------------------------------------------------------------------------
 

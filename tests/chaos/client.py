@@ -22,7 +22,8 @@ from tests.chaos.orders import LETTERS, Order
 
 LOOK_SECONDS = 0.2
 """How often it looks for questions, and whether a run has come to its sleep."""
-WAVE_SECONDS = 4.0
+WAVE_RUNS = 40
+"""Runs that are started together, about: enough for all workers."""
 AT_ONCE = 20
 """Questions that are answered together."""
 
@@ -86,7 +87,7 @@ class Client(threading.Thread):
 
     def _moment(self) -> float:
         """When a run is started. They come in waves, so that all workers are busy when somebody is killed."""
-        waves = int(self._seconds / WAVE_SECONDS) + 1
+        waves = len(self._orders) // WAVE_RUNS + 1
         return self._seconds * self._chance.randrange(waves) / waves
 
     async def _see_to(self, order: Order, moment: float) -> None:

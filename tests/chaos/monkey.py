@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.chaos.workers import Crew, Worker
@@ -20,6 +21,8 @@ FROZEN_LEASES = 3
 EARLY = 0.4
 """The part of the time between two great events in which the first of them comes: a zombie has to be back before the
 second one."""
+AT_WORK_SECONDS = 15.0
+"""How long is waited for a worker that drives runs."""
 PATIENCE_SECONDS = 60.0
 """How long is waited for what must happen; it never decides whether something is quick enough."""
 
@@ -86,8 +89,10 @@ class Monkey:
         self.server_kills += 1
 
     def _freeze_a_worker(self) -> None:
-        """One that has something to lose, if there is one now."""
-        worker = self._somebody(among=self._owners())
+        """One that has something to lose, unless for long nobody has."""
+        with suppress(AssertionError):
+            until(self._at_work, "nobody is at work", AT_WORK_SECONDS)
+        worker = self._somebody(among=self._at_work())
         worker.freeze()
         self._frozen.append(worker)
 
@@ -103,9 +108,9 @@ class Monkey:
         """The processes whose engines are known."""
         return {pid for (pid,) in sql(self._url, "SELECT pid FROM holdfast.engines")}
 
-    def _owners(self) -> set[int]:
-        """The processes that own runs."""
-        query = "SELECT pid FROM holdfast.engines JOIN holdfast.run_state USING (engine)"
+    def _at_work(self) -> set[int]:
+        """The processes that drive runs."""
+        query = "SELECT pid FROM holdfast.engines JOIN holdfast.run_state USING (engine) WHERE status = 'running'"
         return {pid for (pid,) in sql(self._url, query)}
 
     def _somebody(self, among: Container[int] = ()) -> Worker:

@@ -53,6 +53,10 @@ class Life:
         """Whether it stands still (SIGSTOP)."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
+    def has_ended(self) -> bool:
+        """Whether it lives no more; `wait` tells how it ended."""
+        return not Path(f"/proc/{self.pid}").exists()
+
     def reads(self, marker: str) -> bool:
         """Read its output up to a line; False when it ended without."""
         return any(line.strip() == marker for line in self._lines())

@@ -7,13 +7,14 @@ tests/engine/test_shared_leases.py; here the time of a lease is over as soon as 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_connections import address, connected
+from holdfast.store.postgres_connections import Connection, address, connected
 from tests.crash.nursery import Life, Nursery
 from tests.crash.supervisor import Arena
 from tests.engine.kit import check_journal
@@ -34,7 +35,8 @@ class PostgresArena(Arena):
         """From our address to that of the processes."""
         self.store = PostgresStore(self.url)
         self.store.open()
-        self._beside = connected(address(f"{self.url}&search_path={address(self.url).schema}"))
+        self._where = address(f"{self.url}&search_path={address(self.url).schema}")
+        self._beside = connected(self._where)
 
     @property
     def address(self) -> str:
@@ -70,3 +72,59 @@ class PostgresArena(Arena):
 
     def write(self, sql: str, *values: Any) -> None:
         self.query(sql, *values)
+
+    # --- weather -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Somebody else's, which is committed when the block is left."""
+        with closing(connected(self._where)) as other:
+            transaction = other.raw.transaction()
+            other.wait(transaction.start())
+            yield other
+            other.wait(transaction.commit())
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Somebody has locked a table and takes his time."""
+        with self.transaction() as other:
+            other.wait(other.raw.execute(f"LOCK TABLE {table} IN SHARE MODE"))
+            yield
+
+    @contextmanager
+    def refusing(self, table: str, condition: str) -> Iterator[None]:
+        """Nothing can be added to a table, for a reason that PL/pgSQL knows by this name."""
+        self.write(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = '{condition}'; END $$"
+        )
+        self.write(f"CREATE TRIGGER refusal BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()")
+        yield
+        self.write(f"DROP TRIGGER refusal ON {table}")
+
+    @contextmanager
+    def configured(self, setting: str, value: str) -> Iterator[None]:
+        """The server has another setting, for every session."""
+        self.write(f"ALTER SYSTEM SET {setting} = {value}")
+        self.write("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            self.write(f"ALTER SYSTEM RESET {setting}")
+            self.write("SELECT pg_reload_conf()")
+
+    def rolls_back(self, times: int) -> None:
+        """Wait until so many more transactions were rolled back."""
+        rolled_back = "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        ((before,),) = self.query(rolled_back)
+        self.wait_for(lambda: self.query(rolled_back)[0][0] >= before + times)
+
+    def with_own_clock(self) -> None:
+        """From now on the clock of the server is ours to move: engines find this one first."""
+        schema = self._where.schema
+        self.write("CREATE TABLE own_clock AS SELECT interval '0' AS ahead")
+        self.write(
+            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+            f"$$ SELECT pg_catalog.clock_timestamp() + (SELECT ahead FROM {schema}.own_clock) $$"
+        )
+        self.way = lambda url: f"{url}&search_path={schema},pg_catalog"

@@ -167,6 +167,46 @@ async def test_a_suspended_run_is_no_suspect(db: Path) -> None:
         assert engine.isolation.turn_of is None
 
 
+@hf.workflow(concurrency=1)
+async def isolation_one_at_a_time(ctx: hf.Context, name: str) -> str:
+    inside.append(name)
+    await gates[name].wait()
+    return name
+
+
+async def test_a_suspect_waits_for_a_place_that_another_engine_holds_and_holds_nobody_up_meanwhile(db: Path) -> None:
+    gates.update(suspect=asyncio.Event(), holder=asyncio.Event(), other=asyncio.Event())
+    await cut_off(db, isolation_one_at_a_time, 2, name="suspect")
+    async with hf.open(url(db), recover=False) as first:
+        holder = await first.start(isolation_one_at_a_time, name="holder")
+        await until(lambda: inside == ["holder"])
+        async with hf.open(url(db)) as second:
+            await until(lambda: 1 in second.isolation)
+            gates["other"].set()
+            assert await (await second.start(isolation_gated, name="other")).result(timeout=30) == "other"
+            assert inside == ["holder", "other"]
+            gates["suspect"].set()
+            gates["holder"].set()
+            assert await holder.result(timeout=30) == "holder"
+            assert await second.get("suspect").result(timeout=30) == "suspect"
+            assert inside == ["holder", "other", "suspect"]
+            await until(lambda: not second.slots.used())
+
+
+async def test_a_suspect_that_ends_elsewhere_gives_its_place_back(db: Path) -> None:
+    gates.update(suspect=asyncio.Event(), other=asyncio.Event())
+    await cut_off(db, isolation_one_at_a_time, 2, name="suspect")
+    async with hf.open(url(db), recover=False) as engine:
+        other = await engine.start(isolation_gated, name="other")
+        await until(lambda: inside == ["other"])
+        await engine.resume("suspect")  # it waits until the other one has ended
+        await until(engine.slots.used)
+        await engine.get("suspect").cancel("not worth it")
+        gates["other"].set()
+        assert await other.result(timeout=30) == "other"
+        await until(lambda: not engine.slots.used())
+
+
 async def test_progress_ends_the_suspicion(db: Path) -> None:
     gates.update(suspect=asyncio.Event())
     await cut_off(db, isolation_gated, 2, name="suspect")

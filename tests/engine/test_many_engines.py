@@ -265,6 +265,51 @@ async def many_sleepy(ctx: hf.Context, n: int) -> int:
     return n
 
 
+async def _asleep_and_due(address: str, workflow: hf.Workflow[..., Any], *inputs: dict[str, Any]) -> list[str]:
+    """Runs that nobody owns and whose time has come."""
+    async with hf.open(address, idle_seconds=0.01) as engine:
+        started = [await engine.start(workflow, **values) for values in inputs]
+        await until(lambda: all(owner(engine, run.run_id) is None for run in started))
+        names = [workflow.definition.name]
+        await until(lambda: len(engine.store.due_timers(engine.clock.now(), len(inputs), names)) == len(inputs))
+    return [run.run_id for run in started]
+
+
+async def test_a_full_engine_rests_although_more_timers_are_due(address: str) -> None:
+    asleep = await _asleep_and_due(address, many_sleepy_gated, *({"name": f"gate {n}"} for n in range(3)))
+    async with hf.open(address, concurrency=1) as engine:
+        await until(lambda: len(GATES) == 1)
+        assert engine.room() == 0
+        assert not engine.recovery.more_is_due
+        for n in range(3):
+            GATES.setdefault(f"gate {n}", asyncio.Event()).set()
+        assert [await engine.get(run_id).result(timeout=30) for run_id in asleep] == ["gate 0", "gate 1", "gate 2"]
+
+
+@hf.workflow
+async def many_sleepy_gated(ctx: hf.Context, name: str) -> str:
+    await ctx.sleep(1)
+    await GATES.setdefault(name, asyncio.Event()).wait()
+    return name
+
+
+async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(address: str) -> None:
+    (asleep,) = await _asleep_and_due(address, many_sleepy_long, {"n": 0})
+    async with hf.open(address, drive=False) as client:
+        runs = [await client.start(many_first, n=n) for n in range(30)]
+        async with hf.open(address, concurrency=1):
+            for run in [*runs, client.get(asleep)]:
+                await run.result(timeout=60)
+    assert ORDER.index("sleepy 0") <= 3
+
+
+@hf.workflow
+async def many_sleepy_long(ctx: hf.Context, n: int) -> int:
+    await ctx.sleep(1)
+    await _works(f"sleepy {n}")
+    return n
+
+
 # --- what they share --------------------------------------------------------------------------------------------
 
 
@@ -385,3 +430,32 @@ async def test_a_run_that_refuses_other_code_is_left_to_an_engine_that_has_its_o
 
     async with hf.open(address) as engine:
         await until_async(is_held)
+
+
+@hf.workflow(on_code_change="fail")
+async def many_strict_quick(ctx: hf.Context, n: int) -> int:
+    return n
+
+
+async def test_runs_that_are_left_to_others_do_not_hide_those_behind_them(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(address, drive=False) as client:
+        for n in range(3):
+            await client.start(many_strict_quick, n=n, run_id=f"old {n}")
+        created: Any = (await client.get("old 0").events())[0]
+        now = client.store.now()
+        offer = Offer(handlers=frozenset(handlers.names()), fingerprints=created.data["fingerprints"], lease_seconds=60)
+        client.store.register_engine(
+            EngineRow("eng_right", "elsewhere", 1, "", now, now + 60_000_000, offer.encode())
+        )
+    for name in created.data["fingerprints"]:
+        found = handlers.find(name)
+        assert found is not None
+        other = msgspec.structs.replace(found, fingerprint="other code")
+        monkeypatch.setitem(handlers._handlers, name, lambda other=other: other)
+    async with hf.open(address, drive=False) as client:
+        new = await client.start(many_strict_quick, n=9)
+        async with hf.open(address, concurrency=1):
+            assert await new.result(timeout=30) == 9
+        assert [await client.get(f"old {n}").status() for n in range(3)] == ["created"] * 3

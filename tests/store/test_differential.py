@@ -22,7 +22,7 @@ from tests.servers import PostgresServer
 from tests.store.histories import Call, History, histories
 from tests.store.postgres_kit import sql
 
-HISTORIES = 40
+HISTORIES = 60
 TABLES = (
     "workflow_versions", "run_state", "run_node_state", "run_events", "run_branches", "run_inbox_messages", "run_waits",
     "run_timers", "engines", "engine_slots",

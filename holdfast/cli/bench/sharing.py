@@ -26,8 +26,8 @@ LOOK_SECONDS = 0.01
 
 
 def steps_per_second(url: str, engines: int, sizes: Sizes) -> Figures:
-    """How quickly so many engines do `runs` runs of 10 steps that somebody else has started, and how much of it the
-    busiest of them has done."""
+    """How quickly so many engines do `runs` runs of 10 steps that somebody else has started, how much of it the busiest
+    of them has done, and what a step costs them."""
     asyncio.run(_write(url, sizes.runs))
     with ExitStack() as stack:
         processes = [stack.enter_context(child("sharing", url, sizes.room)) for _ in range(engines)]
@@ -40,8 +40,13 @@ def steps_per_second(url: str, engines: int, sizes: Sizes) -> Figures:
         seconds = time.perf_counter() - began
         for process in processes:
             tell(process)
-        steps = [hear(process)["steps"] for process in processes]
-    return {"steps_per_s": sizes.runs * 10 / seconds, "busiest": max(steps) / (sizes.runs * 10)}
+        done = [hear(process) for process in processes]
+    steps = sizes.runs * 10
+    return {
+        "steps_per_s": steps / seconds,
+        "busiest": max(one["steps"] for one in done) / steps,
+        "cpu_us_per_step": sum(one["cpu_seconds"] for one in done) / steps * 1e6,
+    }
 
 
 async def _write(url: str, runs: int) -> None:
@@ -60,9 +65,11 @@ def _until_done(url: str) -> None:
 
 async def _work(url: str, room: int) -> None:
     """Takes runs, `room` of them at once, from when it is told to until it is told to stop."""
+    cpu = time.process_time()
     async with hf.open(url, concurrency=room):
         await asyncio.to_thread(sys.stdin.readline)
-    say({"steps": workflows.bodies_run})
+        cpu_seconds = time.process_time() - cpu
+    say({"steps": workflows.bodies_run, "cpu_seconds": cpu_seconds})
 
 
 def main(arguments: list[str]) -> None:

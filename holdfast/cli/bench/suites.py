@@ -351,6 +351,8 @@ def engines(bench: Bench) -> Figures:
         "two_steps_per_s": two,
         "two_against_one": two / one,
         "busiest": median([s.value["busiest"] for s in samples[2]]),
+        "one_cpu_us_per_step": median([s.value["cpu_us_per_step"] for s in samples[1]]),
+        "two_cpu_us_per_step": median([s.value["cpu_us_per_step"] for s in samples[2]]),
         "x_ref": median([s.value["steps_per_s"] / s.ref for s in samples[2]]),
     }
     return _with_ref(figures, samples[1] + samples[2])

@@ -118,6 +118,8 @@ FIGURES = (
     Figure("engines", "two_against_one", "two engines that share 1,000 runs, against one", "{:.2f}", served=True),
     Figure("engines", "one_steps_per_s", "one engine, in steps/s", "{:,.0f}", served=True),
     Figure("engines", "two_steps_per_s", "two engines, in steps/s", "{:,.0f}", served=True),
+    Figure("engines", "one_cpu_us_per_step", "CPU per step of one engine in µs", "{:.1f}", served=True),
+    Figure("engines", "two_cpu_us_per_step", "the same of two", "{:.1f}", served=True),
     Figure("engines", "busiest", "what the busier one has done of it", "{:.0%}", served=True),
 )  # fmt: skip
 
