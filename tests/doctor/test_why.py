@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine import offers
 from holdfast.engine.why import Why, why
 from holdfast.opening import open_engine
 from tests.doctor.ward import harm, opened, ward_asleep, ward_parent
@@ -140,9 +141,14 @@ async def test_an_engine_without_the_code_does_not_count(tmp_path: Path) -> None
         run = await engine.start(ward_parent, run_id="parent")
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(db)) as engine:
-        harm(db, "UPDATE engines SET can_run = CAST('[]' AS BLOB)", "UPDATE run_state SET engine = NULL")
+        harm(
+            db,
+            "UPDATE engines SET can_run = CAST(json_object('handlers', json_array('somebody.else')) AS BLOB)",
+            "UPDATE run_state SET engine = NULL",
+        )
         told = await engine.get("parent").why()
-        assert "have not loaded the code of workflow ward_parent: `holdfast resume parent`" in told
+        assert "have not loaded the code of workflow ward_parent (" in told
+        assert "`holdfast resume parent`" in told
 
 
 @pytest.mark.parametrize("run_id", ["done", "asleep", "parent", "retrying", "failed", "cancelled"])
@@ -167,7 +173,8 @@ async def _is_free(db: Path, run_id: str) -> bool:
 async def test_a_suspect_says_that_it_waits_for_its_turn_to_run_alone(ward: Path) -> None:
     harm(ward, "UPDATE run_state SET status = 'running', recoveries = 2 WHERE run_no = {asleep}")
     async with open_engine(url(ward), recover=False) as engine:
-        engine.store.register_engine(engine.lease.row(b'["ward_asleep"]'))  # as one that takes over what it finds
+        offer = offers.of_this_process(None, None, 10)  # as one that takes over what it finds
+        engine.store.register_engine(engine.lease.row(offer.encode()))
         found = await engine.get("asleep").why()
     assert "3 engines in a row died while it made no progress, so engine eng_" in found
     assert "runs it alone, when nothing else runs" in found

@@ -270,8 +270,9 @@ async def _asleep_and_due(address: str, workflow: hf.Workflow[..., Any], *inputs
     async with hf.open(address, idle_seconds=0.01) as engine:
         started = [await engine.start(workflow, **values) for values in inputs]
         await until(lambda: all(owner(engine, run.run_id) is None for run in started))
+    async with hf.open(address, drive=False) as client:
         names = [workflow.definition.name]
-        await until(lambda: len(engine.store.due_timers(engine.clock.now(), len(inputs), names)) == len(inputs))
+        await until(lambda: len(client.store.due_timers(client.clock.now(), len(inputs), names)) == len(inputs))
     return [run.run_id for run in started]
 
 
@@ -446,9 +447,7 @@ async def test_runs_that_are_left_to_others_do_not_hide_those_behind_them(
         created: Any = (await client.get("old 0").events())[0]
         now = client.store.now()
         offer = Offer(handlers=frozenset(handlers.names()), fingerprints=created.data["fingerprints"], lease_seconds=60)
-        client.store.register_engine(
-            EngineRow("eng_right", "elsewhere", 1, "", now, now + 60_000_000, offer.encode())
-        )
+        client.store.register_engine(EngineRow("eng_right", "elsewhere", 1, "", now, now + 60_000_000, offer.encode()))
     for name in created.data["fingerprints"]:
         found = handlers.find(name)
         assert found is not None
