@@ -42,6 +42,7 @@ async def open_engine(
     concurrency: int | None = None,
     lease_seconds: float | None = None,
     grace_seconds: float | None = None,
+    drain_seconds: float | None = None,
     idle_seconds: float | None = None,
     threads: int | None = None,
     processes: int | None = None,
@@ -56,14 +57,15 @@ async def open_engine(
     At the start everything unfinished whose code is loaded is taken over (`recover=False`: only runs started or resumed
     here are driven). With `drive=False` nothing runs here: `start` only writes, and some engine picks the run up. Of a
     database that several engines share it takes runs of these `queues` only (None: of all), and has at most
-    `concurrency` of them at work at once. Leaving the block lets bodies end for `grace_seconds`, then leaves them; no
-    attempt is lost.
+    `concurrency` of them at work at once. Leaving the block lets bodies end for `drain_seconds` (else `grace_seconds`,
+    which they also have after a cancel or a timeout), then leaves them; no attempt is lost.
     """
     chosen = url or default_url()
     settings = from_environment(
         dict(os.environ),
         lease_seconds=lease_seconds,
         grace_seconds=grace_seconds,
+        drain_seconds=drain_seconds,
         idle_seconds=idle_seconds,
         threads=threads,
         processes=processes,

@@ -84,7 +84,8 @@ FUNCTIONS = {
         "fn/ name delay retry timeout heartbeat on_crash compensate concurrency priority inline process idempotent"
     ),
     "open": (
-        "url recover drive queues concurrency lease_seconds grace_seconds idle_seconds threads processes max_recoveries"
+        "url recover drive queues concurrency lease_seconds grace_seconds drain_seconds idle_seconds threads processes "
+        "max_recoveries"
     ),
     "pend": "basket rerun error output ticket",
     "phase": "name after",

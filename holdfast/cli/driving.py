@@ -88,8 +88,8 @@ async def _drive(
                 if view is not None:
                     view.close()
             if stop.signals and any(_is_busy(engine, number) for number in numbers):
-                grace = engine.settings.grace_seconds
-                output.note(f"stopping: bodies may go on for {grace:g} s; Ctrl-C again cancels the run")
+                patience = engine.settings.patience_seconds
+                output.note(f"stopping: bodies may go on for {patience:g} s; Ctrl-C again cancels the run")
         if stop.cancelling:
             endings = await _cancelled(url, runs)
         return endings

@@ -22,6 +22,7 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 NUMBERS = (
     "lease_seconds",
     "grace_seconds",
+    "drain_seconds",
     "idle_seconds",
     "sweep_seconds",
     "poll_seconds",
@@ -48,7 +49,13 @@ def engine_numbers(**flags: float | None) -> None:
             os.environ.setdefault(f"HOLDFAST_{name.upper()}", str(value))
     for name, number in flags.items():
         if number is not None:
-            os.environ[f"HOLDFAST_{name.upper()}"] = f"{number:g}"
+            os.environ[f"HOLDFAST_{name.upper()}"] = str(number)
+
+
+def engine_defaults(**numbers: float) -> None:
+    """What engines of this process go by where nobody has said anything else."""
+    for name, number in numbers.items():
+        os.environ.setdefault(f"HOLDFAST_{name.upper()}", str(number))
 
 
 def project(directory: Path | None = None) -> dict[str, Any]:

@@ -478,6 +478,11 @@ class RunActor(BodyPort):
         if self._idle is not None or not self._has_code or state.status is _RUN_SUSPENDED:
             self._rest()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it takes room: it does not only wait, or what it has just been told may wake it."""
+        return self.state.status is not _RUN_SUSPENDED or bool(self.mailbox)
+
     def _rest(self) -> None:
         """A run that waits, or whose code is not here, does not stay for long."""
         if self._idle is not None:

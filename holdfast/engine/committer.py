@@ -1,31 +1,29 @@
 """Committer: the one write path.
 
-Owns: the writer's thread, and which commits go together.
-Never: builds a commit (actor.py) or knows SQL (store).
-Invariants: commits land in the order in which they were handed over; a run has at most one in flight. Whatever has
-queued while the last group was being written is the next group; nobody waits for a window.
+Owns: which commits go together, and when those who made them hear of it.
+Never: builds a commit (actor.py), knows SQL (store), or in which thread it is written (writers.py).
+Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
+over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
+was being written is the next group; nobody waits for a window.
 On crash: a group is in the database or it is not.
 
 Where a server writes, it should not wait for us nor we for it. So groups have a limit there, which parts many runs that
-go on in step into several crowds; and the next group is sent before those of the last one are told. While the server
-writes one crowd, bodies run and the next commits of the others are made. There is still one group at the server: our
-part of a step takes longer than the server's, so that a second one would only wait there; and every other write (a
-lease given back, an engine's end) comes behind all that was sent before it, without anybody having to think about it.
-A file is written by this process itself: a group takes everybody, and those who have landed are told first, since two
-crowds would only fight for the interpreter.
+go on in step into several crowds; two groups may be under way; and the next one is sent before those of the last one
+are told. While the server writes one crowd, the next one is on its way, and bodies of the others run. A file is written
+by this process itself: a group takes everybody, and those who have landed are told first, since two crowds would only
+fight for the interpreter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import dying
+from holdfast.engine.writers import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreFull
 from holdfast.store.api import Commit, Landed, Store
 
@@ -33,8 +31,8 @@ log = logging.getLogger("holdfast.engine")
 _T = TypeVar("_T")
 FULL_RETRY_SECONDS = 1.0
 SERVED_GROUP_MAX = 250
-"""Commits of one group where a server writes: 1,000 runs are four crowds, of which one is at the server. Smaller groups
-cost more of everybody's time, larger ones leave one of the two idle."""
+"""Commits of one group where a server writes: 1,000 runs are four crowds, of which one or two are at the server.
+Smaller groups cost more of everybody's time, larger ones leave one of the two idle."""
 
 
 class Lander(Protocol):
@@ -51,48 +49,6 @@ class _Waiter:
 
     def landed(self, outcome: Landed) -> None:
         _set(self.outcome, outcome, None)
-
-
-class Writer(Protocol):
-    """Where writes happen: one at a time, in the order in which they were put there."""
-
-    def put(self, job: Callable[[], None]) -> None: ...
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits here."""
-        ...
-
-    def close(self) -> None:
-        """Take nothing more, and return when everything that was put here has been done."""
-        ...
-
-
-class WriterThread:
-    """The thread that owns the writing connection."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
-        self._thread.start()
-
-    def put(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
-
-    @property
-    def idle(self) -> bool:
-        return self._jobs.empty()
-
-    def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            job()
-            job = None  # a finished group must not stay in memory until the next one comes
 
 
 class Committer:
@@ -112,7 +68,9 @@ class Committer:
         self._is_served = store.is_shared
         self._group_max = SERVED_GROUP_MAX if self._is_served else sys.maxsize
         self._pending: list[tuple[Commit, Lander]] = []
-        self._busy = False
+        self._under_way = 0
+        """Groups that were sent and have not landed."""
+        self._has_failed = False
         self.on_loop = False
         """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
         self.wait_when_full = True
@@ -124,15 +82,17 @@ class Committer:
         self._pending.append((commit, lander))
 
     def flush(self) -> None:
-        """Send what has queued, unless a group is under way: then it goes when that one has landed."""
-        if self._busy or not self._pending:
-            return
-        group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
-        self._busy = True
-        if self.on_loop and len(group) == 1 and self._writer.idle:
-            self._land(group, *self._try(group))
-            return
-        self._writer.put(lambda: self._write(group))
+        """Send what has queued, unless enough is under way: then it goes when that has landed."""
+        while self._pending and self._under_way < self._writer.groups_max:
+            group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
+            self._under_way += 1
+            if self.on_loop and len(group) == 1 and self._writer.idle:
+                self._land(group, *self._try(group))
+            else:
+                self._send(group)
+
+    def _send(self, group: list[tuple[Commit, Lander]]) -> None:
+        self._writer.put_group(lambda: self._write(group))
 
     def _write(self, group: list[tuple[Commit, Lander]]) -> None:
         outcome = self._try(group)
@@ -150,7 +110,7 @@ class Committer:
             return [], e
 
     def _land(self, group: list[tuple[Commit, Lander]], outcomes: list[Landed], error: BaseException | None) -> None:
-        self._busy = False
+        self._under_way -= 1
         if error is not None:
             self._fail(group, error)
             return
@@ -166,12 +126,12 @@ class Committer:
 
     def _fail(self, group: list[tuple[Commit, Lander]], error: BaseException) -> None:
         if isinstance(error, StoreFull) and self.wait_when_full:
-            # nothing was written; the same group goes first when there is space again
+            # nothing was written; the same group goes again when there is space
             log.error("the disk is full; trying again every %g s: %s", FULL_RETRY_SECONDS, error)
-            self._busy = True
-            self._loop.call_later(FULL_RETRY_SECONDS, self._again, group)
+            self._under_way += 1
+            self._loop.call_later(FULL_RETRY_SECONDS, self._send, group)
             return
-        self._on_fatal(error)
+        self._fatal(error)
         for _, lander in group:
             if isinstance(lander, _Waiter):
                 _set(lander.outcome, None, error)
@@ -182,9 +142,6 @@ class Committer:
         self.submit(commit, waiter)
         self.flush()
         return await waiter.outcome
-
-    def _again(self, group: list[tuple[Commit, Lander]]) -> None:
-        self._writer.put(lambda: self._write(group))
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
         """Run another write of the store in the writer's turn."""
@@ -227,18 +184,24 @@ class Committer:
             try:
                 function()
             except OutcomeUnknown as e:
-                self._call_loop(self._on_fatal, e)
+                self._call_loop(self._fatal, e)
 
         self._writer.put(job)
 
     def _report(self, future: asyncio.Future[Any], error: BaseException) -> None:
         if isinstance(error, OutcomeUnknown):  # whoever asked, the store is closed for everybody
-            self._on_fatal(error)
+            self._fatal(error)
         _set(future, None, error)
+
+    def _fatal(self, error: BaseException) -> None:
+        """The store is of no use any more. Of what fails after that only the first error says why."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._on_fatal(error)
 
     @property
     def idle(self) -> bool:
-        return not self._busy and not self._pending
+        return not self._under_way and not self._pending
 
     def close(self) -> None:
         """Return when everything handed over has been written."""

@@ -27,7 +27,7 @@ from holdfast.engine.batching import Batch
 from holdfast.engine.branching import Branching
 from holdfast.engine.catalogue import Catalogue, Recovered
 from holdfast.engine.clock import Clock, clock_of
-from holdfast.engine.committer import Committer, Writer, WriterThread
+from holdfast.engine.committer import Committer
 from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
@@ -42,12 +42,13 @@ from holdfast.engine.starting import Starting
 from holdfast.engine.values import Values
 from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait
+from holdfast.engine.writers import TwoWriterThreads, Writer, WriterThread
 from holdfast.model import handlers, texts
-from holdfast.model.errors import HoldfastError, MissingCode, StoreError
+from holdfast.model.errors import HoldfastError, MissingCode, StoreError, UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules.resuming import RESUMABLE
 from holdfast.store.api import Landed, RunRow, Store
 
@@ -83,7 +84,7 @@ class Engine:
         self.store = store
         self.executor = executor
         self.settings = settings or EngineSettings()
-        self.queues = None if queues is None else tuple(queues)
+        self.queues = None if queues is None else _queue_names(queues)
         """The queues that it serves; None: all."""
         self.drives = drives
         """Whether it runs anything: one that does not starts runs, and asks and answers, and others do the work."""
@@ -144,7 +145,7 @@ class Engine:
         self._begin_background()
 
     def _writer(self) -> Writer:
-        return WriterThread()
+        return TwoWriterThreads() if self.store.is_shared else WriterThread()
 
     def _begin_background(self) -> None:
         """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""
@@ -157,12 +158,12 @@ class Engine:
         """Stop in order: bodies may end or are left, leases are given back. No attempt is lost. A server that is away
         is waited for as long as bodies may take; then our leases run out by themselves."""
         self.stopping = True
-        patience = max(self.settings.grace_seconds, DRAIN_SECONDS)
+        patience = max(self.settings.patience_seconds, DRAIN_SECONDS)
         give_up_at = self.loop.time() + patience
         for actor in list(self.actors.values()):
             actor.leave_queue()
         if self.fatal is None:
-            await self.executor.stop(self.settings.grace_seconds)
+            await self.executor.stop(self.settings.patience_seconds)
             await self._drain(give_up_at if self._is_away() else self.loop.time() + patience)
         for task in list(self._tasks):
             task.cancel()
@@ -409,7 +410,7 @@ class Engine:
         limit = self.settings.concurrency
         if limit is None:
             return sys.maxsize
-        at_work = sum(actor.state.status is not RunStatus.SUSPENDED for actor in self.actors.values())
+        at_work = sum(actor.is_at_work for actor in self.actors.values())
         return max(0, limit - at_work - self.recovery.coming)
 
     def adopt(self, actor: RunActor) -> None:
@@ -571,3 +572,10 @@ class Engine:
             self._others_wrote = True
         await self.recovery.wake_due()
         await self.allowances.look(others_wrote)
+
+
+def _queue_names(queues: Sequence[str]) -> tuple[str, ...]:
+    """The names of queues, each of which a run can have. One text is a sequence, too, but not of names."""
+    if isinstance(queues, str) or not queues:
+        raise UsageError(f"queues are a list of names, not {queues!r}; leave it out to serve all")
+    return tuple(texts.name(queue, "the queue") for queue in queues)

@@ -10,7 +10,7 @@ from holdfast.model import limits
 from holdfast.model.errors import UsageError
 
 WHOLE_NUMBERS = frozenset({"threads", "processes", "max_recoveries", "concurrency"})
-FLOORS = {"lease_seconds": limits.LEASE_SECONDS_MIN, "grace_seconds": 0.0, "idle_seconds": 0.0}
+FLOORS = {"lease_seconds": limits.LEASE_SECONDS_MIN, "grace_seconds": 0.0, "drain_seconds": 0.0, "idle_seconds": 0.0}
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +18,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     lease_seconds: float = limits.LEASE_SECONDS
     grace_seconds: float = limits.GRACE_SECONDS
+    drain_seconds: float | None = None
+    """How long bodies may go on when the engine stops; None: as long as after a cancel, `grace_seconds`."""
     idle_seconds: float = limits.IDLE_SECONDS
     sweep_seconds: float = limits.SWEEP_SECONDS
     poll_seconds: float = limits.POLL_SECONDS
@@ -35,6 +37,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             floor = FLOORS.get(name, 0.001)
             if not value >= floor:
                 raise UsageError(f"{name} must be at least {floor:g}, not {value!r}")
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long bodies may go on when the engine stops."""
+        return self.grace_seconds if self.drain_seconds is None else self.drain_seconds
 
 
 def from_environment(environ: dict[str, str], **overrides: float | None) -> EngineSettings:

@@ -21,6 +21,7 @@ from holdfast.model.policies import Retry
 
 DEFAULT_QUEUE: Final = "default"
 
+
 class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One unit of work.
 

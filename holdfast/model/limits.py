@@ -92,6 +92,9 @@ VALUE_CACHE_BYTES = 64 * 1024 * 1024
 NAME_LENGTH_MAX = 200
 """Names of nodes, workflows, variables, runs, people, baskets and signals; they are index keys and stand in paths."""
 
+PRIORITY_MAX = 1_000_000_000
+"""Priorities are between minus this and this: databases compare them as numbers of 64 bits, also multiplied."""
+
 TEXT_LENGTH_MAX = 10_000
 """Characters of a question or a reason: they are read by people, in lists. What is longer belongs into `about`."""
 

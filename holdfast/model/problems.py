@@ -17,7 +17,7 @@ import msgspec
 from holdfast.model import texts
 from holdfast.model.definition import Settings
 from holdfast.model.errors import HoldfastError
-from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX
+from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX
 from holdfast.model.policies import Retry, seconds
 
 GOOD_NAME: Final = re.compile(rf"[^.@#~\x00-\x1f\x7f\ud800-\udfff]{{1,{NAME_LENGTH_MAX}}}")
@@ -89,6 +89,8 @@ def check_settings(settings: Settings) -> list[Problem]:
         bad("max_visits", f"{settings.max_visits!r} is not a whole number above 0")
     if isinstance(settings.priority, bool) or not isinstance(settings.priority, int):
         bad("priority", f"{settings.priority!r} is not a whole number")
+    elif abs(settings.priority) > PRIORITY_MAX:
+        bad("priority", f"the priority {settings.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
     return found
 
 

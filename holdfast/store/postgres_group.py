@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 from msgspec.structs import astuple
 
-from holdfast.store.api import Commit, Landed, NodeRow, RunChange, RunStep, TimerRow, WaitRow
+from holdfast.store.api import Commit, EventRow, Landed, NodeRow, RunChange, RunStep, TimerRow, WaitRow
 from holdfast.store.postgres_connections import Raw
 from holdfast.store.postgres_statements import Part, Statements
 
@@ -119,7 +119,7 @@ class Landing:
         Their runs' rows were waited for by the statement that was refused, so that whoever wrote them has ended."""
         if not self._in_doubt:
             return set()
-        events = [commit.events[0] for commit in commits if commit.events]
+        events = [EventRow._make(commit.events[0]) for commit in commits if commit.events]  # they may be plain tuples
         places = [(event.run_no, event.seq, event.token, event.hash) for event in events]
         found = await self._connection.fetch(self._sql["own_events"], *zip(*places, strict=True)) if places else []
         silent = [commit.create for commit in commits if not commit.events and commit.create is not None]

@@ -111,14 +111,14 @@ def load_recorded(code: CodeLocation, database_path: str | None) -> ModuleType:
     if not code.file or not os.path.isfile(code.file):
         raise MissingCode(
             f"the code of {name} is gone: it was in {code.file or code.module or 'a place that was not recorded'}. "
-            "If it was moved, say where with --code FILE.py"
+            "If it was moved, say where with --code FILE.py; --no-run leaves it to a worker that has the code"
         )
     directory = code.sys_path or str(Path(code.file).parent)
     for path in (database_path, code.file, directory):
         if reason := _not_ours(path):
             raise MissingCode(
                 f"{code.file} is not loaded by itself, because {reason}: somebody else could make you run their code. "
-                f"If you trust it, say so with --code {code.file}"
+                f"If you trust it, say so with --code {code.file}; --no-run leaves it to a worker that has the code"
             )
     module = load_code(code)
     if code.name and _attribute(module, code.name) is None and code.name not in handlers.workflow_names():

@@ -25,11 +25,25 @@ def shared(request: pytest.FixtureRequest, project: Project) -> Project:
     return project
 
 
+STUBBORN = """
+
+@hf.node
+def deaf() -> None:
+    mark("stubborn")
+    time.sleep(3600)
+
+
+@hf.workflow
+def stubborn():
+    return deaf()
+"""
+
+
 class Worker:
     """A worker that has said that it works."""
 
-    def __init__(self, project: Project, *options: str) -> None:
-        self.process = project.start("worker", "flows.py", "--json", *options)
+    def __init__(self, project: Project, *options: str, **environment: str) -> None:
+        self.process = project.start("worker", "flows.py", "--json", *options, **environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
@@ -141,6 +155,31 @@ def test_workers_share_the_runs_and_none_runs_twice(shared: Project) -> None:
     finally:
         store.close()
     assert shared.cli("doctor", "--deep").returncode == 0
+
+
+def test_a_long_drain_gives_a_cancelled_body_no_more_time(project: Project) -> None:
+    with (project.directory / "flows.py").open("a") as flows:
+        flows.write(STUBBORN)
+    worker = Worker(project, "--drain", "600", HOLDFAST_GRACE_SECONDS="0.2")
+    project.json("start", "flows.py:stubborn", "--run-id", "stubborn")
+    project.wait_for("stubborn")
+    project.cli("cancel", "stubborn")
+    eventually(lambda: project.json("show", "stubborn")["status"] == "cancelled", "it was not given up", 60)
+    worker.process.kill()
+
+
+def test_the_numbers_of_a_worker_are_its_flags_else_variables_else_the_project_file(project: Project) -> None:
+    def said(*options: str, **environment: str) -> int:
+        worker = Worker(project, *options, **environment)
+        assert worker.stop()[0] == 0
+        number: int = worker.said["concurrency"]
+        return number
+
+    assert said() == 100
+    (project.directory / "holdfast.toml").write_text("[holdfast]\nconcurrency = 1234567\n")
+    assert said() == 1234567
+    assert said(HOLDFAST_CONCURRENCY="5") == 5
+    assert said("--concurrency", "7654321", HOLDFAST_CONCURRENCY="5") == 7654321
 
 
 def test_without_code_a_worker_says_what_to_do(project: Project) -> None:

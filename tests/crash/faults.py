@@ -6,6 +6,7 @@ CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continue
 CRASH_FILE_BYTES=n          no file may grow beyond this (RLIMIT_FSIZE)
 CRASH_SYNC_FAILS=n          the n-th sync of a WAL fails, and every one after it
 CRASH_STATEMENT=n           ends by SIGKILL before the n-th statement of bringing the schema up to date
+CRASH_IDLE_SECONDS=n        every other transaction on a server stands still for so long before its end
 CRASH_ROLLED_BACK=1         the first try of whatever is asked of a server is rolled back, for one reason or another
 """
 
@@ -17,12 +18,14 @@ import os
 import resource
 import signal
 import threading
+import time
 from asyncio import selector_events
 from collections.abc import Callable
 from typing import Any
 
 import apsw
 import asyncpg
+from asyncpg.transaction import Transaction
 
 from holdfast import opening
 from holdfast.engine import dying
@@ -53,6 +56,8 @@ def arrange() -> None:
         opening.store_at = functools.partial(SqliteStore, vfs="failing-sync")
     if number := environ.get("CRASH_STATEMENT"):
         _die_in_migrations(int(number))
+    if idle := environ.get("CRASH_IDLE_SECONDS"):
+        _stand_still_in_transactions(float(idle))
     if "CRASH_ROLLED_BACK" in environ:
         _roll_back_first_tries()
 
@@ -94,6 +99,18 @@ def _reach_statements_under_way() -> None:
             dying.at("transaction.end")
 
     selector_events._SelectorSocketTransport.write = dying_write
+
+
+def _stand_still_in_transactions(idle_seconds: float) -> None:
+    end = Transaction.__aexit__
+    stands_still = itertools.cycle([True, False])
+
+    async def late_end(self: Transaction, *how: Any) -> None:
+        if next(stands_still):
+            time.sleep(idle_seconds)
+        await end(self, *how)
+
+    Transaction.__aexit__ = late_end  # type: ignore[method-assign]
 
 
 def _roll_back_first_tries() -> None:

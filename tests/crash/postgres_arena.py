@@ -121,10 +121,9 @@ class PostgresArena(Arena):
 
     def with_own_clock(self) -> None:
         """From now on the clock of the server is ours to move: engines find this one first."""
-        schema = self._where.schema
         self.write("CREATE TABLE own_clock AS SELECT interval '0' AS ahead")
         self.write(
             "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
-            f"$$ SELECT pg_catalog.clock_timestamp() + (SELECT ahead FROM {schema}.own_clock) $$"
+            "$$ SELECT pg_catalog.clock_timestamp() + (SELECT ahead FROM own_clock) $$"
         )
-        self.way = lambda url: f"{url}&search_path={schema},pg_catalog"
+        self.way = lambda url: f"{url}&search_path={self._where.schema},pg_catalog"

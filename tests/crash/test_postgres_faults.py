@@ -48,6 +48,15 @@ def check_all_at_once(arena: PostgresArena) -> None:
 
 def test_f41_f42_f44_wires_that_are_cut_all_the_time_on_the_way_there_and_back(arena: PostgresArena) -> None:
     """Any statement of an engine, or its answer, may be the one that is lost; the outcome is looked up each time."""
+    cuts = 0
+    for number in itertools.count():
+        cuts += _with_wires_cut(arena.sibling(str(number)))
+        if cuts > 20:
+            return
+
+
+def _with_wires_cut(arena: PostgresArena) -> int:
+    """How often they were."""
     proxy = Proxy(arena.server)
     arena.way = proxy.leading
     life = arena.start(*RUNS, "innocent:i*100", HOLDFAST_LEASE_SECONDS="60")
@@ -55,11 +64,12 @@ def test_f41_f42_f44_wires_that_are_cut_all_the_time_on_the_way_there_and_back(a
     sides: Iterator[Side] = itertools.cycle(("there", "back"))
     while not life.has_ended():
         proxy.cut(next(sides))
-        time.sleep(0.02)  # the moment is the point: whatever is under way then
+        time.sleep(0.1)  # the moment is the point: whatever is under way then
     arena.finished(life)
-    proxy.close()
-    assert proxy.cuts > 5
     check_all_at_once(arena)
+    arena.close()
+    proxy.close()
+    return proxy.cuts
 
 
 def test_f48_behind_a_pooler_every_statement_of_an_engine_may_meet_another_session(arena: PostgresArena) -> None:
@@ -100,13 +110,12 @@ def test_f46_a_timeout_of_the_server_ends_what_waits_for_somebody_elses_lock(
     assert arena.acted("r") == ["slow", "two", "three"]
 
 
-def test_f46_a_session_that_idles_in_a_transaction_is_ended_by_the_server_and_nothing_is_taken_twice(
-    arena: PostgresArena,
-) -> None:
-    """Places of a pool are taken in a transaction of several statements; here the server ends every other one."""
-    arena.way = lambda url: f"{url}&idle_in_transaction_session_timeout=1ms"
-    arena.finish(*RUNS)
+def test_f46_a_session_that_the_server_ends_in_the_middle_of_a_transaction_is_no_harm(arena: PostgresArena) -> None:
+    ended = (arena.server.directory / "log").read_text().count("idle-in-transaction timeout")
+    arena.way = lambda url: f"{url}&idle_in_transaction_session_timeout=20ms"
+    arena.finish(*RUNS, CRASH_IDLE_SECONDS="0.1")
     check_all_at_once(arena)
+    assert (arena.server.directory / "log").read_text().count("idle-in-transaction timeout") > ended + 1
 
 
 def test_f55_a_server_that_takes_no_writes_for_a_while_is_waited_for(arena: PostgresArena) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import main
 from tests.crash import test_kill_points as points
 from tests.crash import test_random_kills as random_kills
 from tests.crash import test_waits as waits
@@ -48,10 +49,11 @@ from tests.servers import PostgresServer
 
 @pytest.fixture
 def arena(postgres: PostgresServer, tmp_path: Path, nursery: Nursery) -> Iterator[PostgresArena]:
-    """In place of the arena with a file."""
+    """In place of the arena with a file. Whatever happened in a test, the doctor finds nothing at its end."""
     made = PostgresArena(postgres, tmp_path, nursery)
     yield made
     made.close()
+    assert main(["doctor", "--deep", "--db", made.url, "--quiet"]) == 0
 
 
 @pytest.mark.parametrize("place", ["commit.before:2", "commit.after:2", "body.before:2", "body.after:2"])

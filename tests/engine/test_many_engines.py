@@ -208,6 +208,21 @@ async def test_a_queue_that_cannot_be_a_name_is_refused_and_nothing_is_started(t
         assert await engine.list() == []
 
 
+@pytest.mark.parametrize("queues", [[""], ["a\0b"], "reports", []])
+async def test_queues_that_no_run_can_be_in_are_refused(tmp_path: Path, queues: Any) -> None:
+    with pytest.raises(hf.UsageError, match="queue"):
+        async with hf.open(f"sqlite:///{tmp_path / 'runs.db'}", queues=queues):
+            pass
+
+
+@pytest.mark.parametrize("priority", [2**63, -(2**63) - 1, 10**30])
+async def test_a_priority_that_no_database_can_compare_is_refused(address: str, priority: int) -> None:
+    async with hf.open(address, drive=False) as client:
+        with pytest.raises(hf.UsageError, match="priority"):
+            await client.start(many_first, n=1, priority=priority)
+        assert await client.list() == []
+
+
 # --- how much, and in which order -------------------------------------------------------------------------------
 
 
@@ -302,6 +317,14 @@ async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(address:
             for run in [*runs, client.get(asleep)]:
                 await run.result(timeout=60)
     assert ORDER.index("sleepy 0") <= 3
+
+
+async def test_runs_that_are_about_to_wake_take_room(address: str) -> None:
+    asleep = await _asleep_and_due(address, many_sleepy_long, *({"n": n} for n in range(8)))
+    async with hf.open(address, concurrency=2) as engine:
+        for run_id in asleep:
+            await engine.get(run_id).result(timeout=60)
+    assert AT_WORK["most"] == 2
 
 
 @hf.workflow

@@ -85,6 +85,16 @@ def test_a_commit_whose_answer_is_lost_happens_once(meeting: Meeting, side: Side
 
 
 @pytest.mark.parametrize("side", SIDES)
+def test_a_commit_as_the_engine_makes_it_happens_once(meeting: Meeting, side: Side) -> None:
+    """Its rows are plain tuples."""
+    store = meeting.store
+    numbers = make_runs(store, 3)
+    group = [step(no, nodes=[tuple(node_row(no, "a"))], events=[tuple(event_row(no, 2))]) for no in numbers]
+    assert meeting.losing(side, lambda: refusals(store, *group)) == [None] * 3
+    assert [[event.seq for event in store.events(no)] for no in numbers] == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("holding", [b"BEGIN", b"COMMIT"])
 def test_a_commit_of_several_statements_whose_answer_is_lost_happens_once(
     meeting: Meeting, side: Side, holding: bytes

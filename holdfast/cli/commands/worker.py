@@ -23,6 +23,8 @@ from holdfast.worker.loading import load_place
 
 CONCURRENCY = 100
 """Runs at work at once unless somebody says otherwise: enough to share commits, few enough to leave work for others."""
+DRAIN_SECONDS = 30.0
+"""How long bodies may go on after SIGTERM unless somebody says otherwise."""
 LOOK_SECONDS = 1.0
 """How often is looked whether the engine still can work."""
 
@@ -37,8 +39,15 @@ def command(
         ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="How many runs are at work here at once.")
-    ] = CONCURRENCY,
+        int | None,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            min=1,
+            help=f"How many runs are at work here at once; else {CONCURRENCY}.",
+            show_default=False,
+        ),
+    ] = None,
     queues: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,8 +58,15 @@ def command(
         ),
     ] = None,
     drain: Annotated[
-        float, typer.Option("--drain", min=0, metavar="SECONDS", help="How long bodies may go on after SIGTERM.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            "--drain",
+            min=0,
+            metavar="SECONDS",
+            help=f"How long bodies may go on after SIGTERM; else {DRAIN_SECONDS:g}.",
+            show_default=False,
+        ),
+    ] = None,
     lease_seconds: LeaseSeconds = None,
     db: Db = None,
     json: Json = False,
@@ -71,7 +87,8 @@ def command(
     Exit codes: 0 stopped in order, 1 the database cannot be used any more, 2 wrong usage, 130 left at once.
     """
     url = settings.database_url(db)
-    settings.engine_numbers(lease_seconds=lease_seconds)
+    settings.engine_numbers(lease_seconds=lease_seconds, concurrency=concurrency, drain_seconds=drain)
+    settings.engine_defaults(concurrency=CONCURRENCY, drain_seconds=DRAIN_SECONDS)
     places = files or settings.project().get("code", [])
     if not places:
         raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
@@ -82,14 +99,14 @@ def command(
             raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
         show_logs()
         tune()
-        asyncio.run(_work(url, concurrency, tuple(queues) if queues else None, drain, json=json))
+        asyncio.run(_work(url, tuple(queues) if queues else None, json=json))
     return output.OK
 
 
-async def _work(url: str, concurrency: int, queues: tuple[str, ...] | None, drain: float, *, json: bool) -> None:
+async def _work(url: str, queues: tuple[str, ...] | None, *, json: bool) -> None:
     stop = _Stop(asyncio.get_running_loop())
     try:
-        async with open_engine(url, concurrency=concurrency, queues=queues, grace_seconds=drain) as engine:
+        async with open_engine(url, queues=queues) as engine:
             _say("working", engine, url, json=json)
             while not stop.asked.is_set():
                 engine.check()
@@ -97,7 +114,8 @@ async def _work(url: str, concurrency: int, queues: tuple[str, ...] | None, drai
                     async with asyncio.timeout(LOOK_SECONDS):
                         await stop.asked.wait()
             if engine.actors:
-                output.note(f"stopping: bodies may go on for {drain:g} s; once more leaves at once")
+                patience = engine.settings.patience_seconds
+                output.note(f"stopping: bodies may go on for {patience:g} s; once more leaves at once")
         _say("stopped", engine, url, json=json)
     finally:
         stop.silence()

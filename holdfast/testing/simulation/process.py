@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from holdfast.engine.committer import Writer
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.versions import Versions
+from holdfast.engine.writers import Writer
 from holdfast.model.definition import Definition
 from holdfast.model.graph import Plan
 from holdfast.store.api import EngineRow
@@ -177,6 +177,8 @@ class SharedVersions(Versions):
 class LoopWriter:
     """Does one write per turn of the loop, so that other things happen while it is under way."""
 
+    groups_max: ClassVar[int] = 1
+
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._jobs: deque[Callable[[], None]] = deque()
@@ -185,6 +187,8 @@ class LoopWriter:
         self._jobs.append(job)
         if len(self._jobs) == 1:
             self._loop.call_soon(self._work)
+
+    put_group = put
 
     def _work(self) -> None:
         self._jobs[0]()  # it stays in its place until it is done: a process that stands still runs this again

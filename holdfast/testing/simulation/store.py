@@ -1,7 +1,7 @@
-"""Store: one database in memory, and each process's own way to it.
+"""Store: one database, and each process's own way to it.
 
 Owns: which verbs are boundaries (every one that writes), and revoking a dead process's handle.
-Never: changes what a verb does; that is the real SQLite driver.
+Never: changes what a verb does; that is the real driver.
 """
 
 from __future__ import annotations
