@@ -60,6 +60,7 @@ class RunActor(BodyPort):
         "_restarted_at",
         "_stopped_by",
         "_written",
+        "awaits_place",
         "counted",
         "creating",
         "delivered",
@@ -102,6 +103,8 @@ class RunActor(BodyPort):
         """Messages that were put into the mailbox."""
         self.counted = False
         """It counts against its workflow's concurrency."""
+        self.awaits_place = False
+        """It cannot go to work before another run of its workflow has left."""
         self.is_for_others = False
         """A new run that is only written here: whoever serves its queue, and has room, takes it."""
         self._left: asyncio.Event | None = None
@@ -481,7 +484,7 @@ class RunActor(BodyPort):
     @property
     def is_at_work(self) -> bool:
         """Whether it takes room: it does not only wait, or what it has just been told may wake it."""
-        return self.state.status is not _RUN_SUSPENDED or bool(self.mailbox)
+        return not self.awaits_place and (self.state.status is not _RUN_SUSPENDED or bool(self.mailbox))
 
     def _rest(self) -> None:
         """A run that waits, or whose code is not here, does not stay for long."""

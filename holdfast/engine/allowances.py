@@ -42,7 +42,9 @@ class Allowances:
         engine, slots = self._engine, self._engine.slots
         self._next_ask = engine.loop.time() + AGAIN_SECONDS
         try:
-            for pool in sorted(self._short):
+            asked: set[str] = set()
+            while pools := self._short - asked:  # of another one somebody may run short meanwhile
+                asked.add(pool := min(pools))
                 wanted = slots.wanted(pool)
                 if wanted <= 0:
                     if not slots.is_waited_for(pool):

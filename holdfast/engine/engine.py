@@ -44,7 +44,8 @@ from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait
 from holdfast.engine.writers import TwoWriterThreads, Writer, WriterThread
 from holdfast.model import handlers, texts
-from holdfast.model.errors import HoldfastError, MissingCode, StoreError, UsageError
+from holdfast.model.errors import HoldfastError, MissingCode, Refused, StoreError, UsageError
+from holdfast.model.graph import Plan
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
@@ -333,6 +334,12 @@ class Engine:
         asked = named or any(w.kind in RESUMABLE for w in self.store.open_waits([row.run_no]))
         if row.run_no in self.actors and not asked:
             return run, []
+        if row.hold is not None and not self.drives:
+            raise Refused(
+                f"run {row.run_id} is on hold ({row.hold}); only an engine that drives it can let it go on: "
+                f"`holdfast resume {row.run_id}`",
+                reason="hold",
+            )
         if not self.drives:  # whoever does hears of it
             return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
         if not self.versions.runnable(row.workflow, row.version):
@@ -412,6 +419,10 @@ class Engine:
             return sys.maxsize
         at_work = sum(actor.is_at_work for actor in self.actors.values())
         return max(0, limit - at_work - self.recovery.coming)
+
+    def has_room_for(self, plan: Plan) -> bool:
+        """Whether a run could go to work here: not where others of its workflow wait for a place already."""
+        return self.settings.concurrency is None or (self.room() > 0 and not self.starting.has_line(plan))
 
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""

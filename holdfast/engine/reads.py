@@ -71,6 +71,7 @@ def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
         "version": row.version,
         "status": shown_status(row),
         "branch": row.branch,
+        "queue": row.queue,
     }
     if full:
         seq = input_seq(row)

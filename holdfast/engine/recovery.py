@@ -139,7 +139,9 @@ class Recovery:
         if engine.stopping or not engine.drives or room == 0 or self.roots == set():
             return []
         self._forget_left()
-        versions = [version for version in store.unowned_versions() if engine.versions.runnable(*version)]
+        runnable = [version for version in store.unowned_versions() if engine.versions.runnable(*version)]
+        versions = [version for version in runnable if engine.has_room_for(engine.versions.numbered(*version))]
+        self.is_full = self.is_full or len(versions) < len(runnable)
         passed_over = len(self._left_to_others) + len(engine.isolation)  # they must not hide who stands behind them
         found = store.claimable(
             versions,
@@ -279,9 +281,9 @@ class Recovery:
             await self._load([row])
 
     async def regain(self, actor: RunActor) -> None:
-        """A commit was refused. Usually the run is somebody else's now. If it is still ours, the database is behind what
-        it had acknowledged (a replica that had not got everything took over, a backup was restored), and would wait
-        for us for ever: take it over from where it stands."""
+        """A commit was refused. Usually the run is somebody else's now. If it is still ours, the database is behind
+        what it had acknowledged (a replica that had not got everything took over, a backup was restored), and would
+        wait for us for ever: take it over from where it stands."""
         engine = self._engine
         row = engine.store.run_by_no(actor.run_no)
         if row is None:

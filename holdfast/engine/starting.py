@@ -140,7 +140,7 @@ class Starting:
         state = RunState.new(order.plan, run_no, run_id, engine.clock.now())
         actor = RunActor(engine, order.plan, state, 1, None)
         actor.is_for_others = not engine.serves(_setting(order.event, order.plan, "queue"))
-        if not actor.is_for_others and engine.room() == 0:  # whoever has a place first, perhaps we
+        if not actor.is_for_others and not engine.has_room_for(order.plan):  # whoever has it first, perhaps we
             actor.is_for_others = engine.recovery.is_full = True
         engine.values.put(run_no, 1, order.input)
         root_no = run_no
@@ -194,6 +194,7 @@ class Starting:
             return True
         slots = self._engine.slots
         if not (has_place or slots.take(place)):
+            actor.awaits_place = True
             slots.wait(place, self._priority(actor), lambda: self._admit_now(actor, command))
             return False
         actor.counted = True
@@ -210,6 +211,7 @@ class Starting:
         """There is a place for a run that waited for one, if it still wants it."""
         if actor.gone or self._engine.stopping or not self._engine.slots.take(self.place_of(actor.plan)):
             return False
+        actor.awaits_place = False
         actor.counted = True
         actor.tell(command)
         return True
@@ -219,6 +221,11 @@ class Starting:
         if actor.counted:
             actor.counted = False
             self._engine.slots.free(self.place_of(actor.plan))
+
+    def has_line(self, plan: Plan) -> bool:
+        """Whether runs of this workflow wait here for a place."""
+        place = self.place_of(plan)
+        return bool(place) and self._engine.slots.is_waited_for(place[0])
 
     def place_of(self, plan: Plan) -> Place:
         """What a run of this version needs in order to be at work; nothing when its workflow has no limit."""

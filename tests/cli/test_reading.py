@@ -26,7 +26,7 @@ def test_list_shows_runs_in_three_forms_and_finds_by_status_and_workflow(project
     assert table[1].split()[:2] == ["broken-1", "failed"]
     listed = project.json("list", "--status", "completed", "--workflow", "named", "--limit", "1")
     assert [run["run_id"] for run in listed] == ["named-1"]
-    fields = "run_id workflow version status branch error waits recoveries created_at started_at finished_at"
+    fields = "run_id workflow version status branch queue error waits recoveries created_at started_at finished_at"
     assert list(listed[0]) == fields.split()
     assert project.json("list", "-o", "json", "--status", "failed")[0]["error"]["node"] == "decline"
     assert project.json("list", "--status", "unfinished") == []

@@ -151,6 +151,17 @@ async def test_a_client_answers_with_no_engine_running_and_runs_nothing_itself(a
             assert await run.result(timeout=30) == "this"
 
 
+async def test_a_client_is_told_that_it_cannot_release_a_hold(address: str) -> None:
+    async with hf.open(address, drive=False) as client:
+        await client.start(many_first, n=1, run_id="held")
+        row = client.store.run("held")
+        assert row is not None
+        assert client.store.set_hold(row.run_no, row.token, "crash_loop: it kills engines")
+        with pytest.raises(hf.Refused, match=r"on hold .crash_loop.* `holdfast resume held`"):
+            await client.resume("held")
+        assert client.store.run("held").hold is not None
+
+
 # --- queues -----------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +353,18 @@ async def test_a_workflows_concurrency_counts_over_all_engines(address: str) -> 
         runs = [await engine.start(many_one_at_a_time, n=n) for n in range(4) for engine in (one, two)]
         assert sorted([await run.result(timeout=60) for run in runs]) == sorted([*range(4), *range(4)])
     assert AT_WORK["most"] == 1
+
+
+async def test_runs_that_wait_for_their_workflows_place_do_not_keep_others_out(address: str) -> None:
+    async with hf.open(address, drive=False) as client:
+        limited = [await client.start(many_one_gated, name=f"limited {n}") for n in range(6)]
+        async with hf.open(address, concurrency=3):
+            await until(lambda: "limited 0" in GATES)
+            free = [await client.start(many_first, n=n) for n in range(4)]
+            assert [await run.result(timeout=30) for run in free] == list(range(4))
+            for n in range(6):
+                GATES.setdefault(f"limited {n}", asyncio.Event()).set()
+            assert len([await run.result(timeout=60) for run in limited]) == 6
 
 
 async def test_a_nodes_concurrency_counts_over_all_engines(address: str) -> None:

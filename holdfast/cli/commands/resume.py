@@ -109,6 +109,9 @@ def command(
         if json:
             output.document([])
         return output.OK
+    if no_run and rows[0].hold is not None:
+        held = f"run {rows[0].run_id} is on hold ({rows[0].hold})"
+        raise UsageError(f"{held}: resume it where its code is, and without --no-run")
     if no_run:
         return _only_end(url, rows[0].run_id, word, json)
     with output.only_json(json):

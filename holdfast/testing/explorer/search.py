@@ -94,8 +94,8 @@ def explore(
     cancels it, once that node has completed. Whoever asks is told the truth: what was acknowledged must have happened,
     once.
 
-    `database` is the address of a PostgreSQL server (postgresql://...): all of it happens there, in a schema that is made
-    for it and dropped at its end. There only the lease tells that an engine is dead.
+    `database` is the address of a PostgreSQL server (postgresql://...): all of it happens there, in a schema that is
+    made for it and dropped at its end. There only the lease tells that an engine is dead.
 
     Inputs are given by name. A workflow with an input that has the name of an option takes them as `inputs={...}`.
     """

@@ -184,10 +184,11 @@ WHERE r.run_no BETWEEN $1 AND $2 AND r.status NOT IN ('completed', 'failed', 'ca
     AND NOT EXISTS (SELECT 1 FROM holdfast.run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.kind = 'cancel');
 
 -- name: suspect_left_alone
--- Work that began, that nobody owns, and to which nothing has happened since $3.
+-- Work that began, that nobody owns, and to which nothing has happened since $3. (A run that was only created may wait
+-- for its turn for long.)
 SELECT r.run_no, r.run_id, NULL, NULL, r.last_seq, e.at, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_events AS e ON e.run_no = r.run_no AND e.seq = r.last_seq
-WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('created', 'running', 'recovering')
+WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('running', 'recovering')
     AND r.engine IS NULL AND r.hold IS NULL AND e.at < $3;
 
 -- name: suspect_overdue

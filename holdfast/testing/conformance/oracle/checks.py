@@ -178,7 +178,7 @@ def _child_of_ended(tables: Tables, _: int) -> Iterator[Suspect]:
 def _left_alone(tables: Tables, before: int) -> Iterator[Suspect]:
     for run, event in _with_head(tables):
         is_free = run.status in AT_WORK and run.engine is None and run.hold is None
-        if is_free and event is not None and event.at < before:
+        if is_free and run.status != "created" and event is not None and event.at < before:
             yield _suspect(run, event.at, run.status, seq=run.last_seq)
 
 
