@@ -31,7 +31,7 @@ def report(url: str, endings: list[Ending], *, json: bool) -> int:
     with reading(url) as store:
         rows = [reads.find_run(store, ending.run_id) for ending in endings]
         if json:
-            shown = [reads.run_json(store, row, full=True) for row in rows]
+            shown = [reads.run_json(store, row) for row in rows]
             if len(shown) == 1:
                 output.document(shown[0])
             else:

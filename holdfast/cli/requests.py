@@ -54,7 +54,7 @@ def tell(url: str, run_id: str, done: str, *, json: bool) -> None:
     with databases.reading(url) as store:
         row = databases.find(store, run_id)
         if json:
-            output.document(reads.run_json(store, row, full=True))
+            output.document(reads.run_json(store, row))
             return
         output.write(output.line(done))
         for text in reporting.standing(store, row, url):

@@ -276,7 +276,7 @@ class Engine:
     ) -> builtins.list[dict[str, Any]]:
         """Runs, newest first, without inputs, results and nodes."""
         rows = self.store.runs(status=None if status is None else [status], workflow=workflow, limit=limit)
-        return [reads.run_json(self.store, row, full=False) for row in rows]
+        return reads.runs_json(self.store, rows)
 
     async def recover(self, run_id: str, *, reverify: bool = False, actor: str = "") -> Recovered:
         """Check a run whose rows and journal may not agree (after a restored backup, a hand edit, a foreign writer),

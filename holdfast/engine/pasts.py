@@ -80,7 +80,7 @@ class Past:
 def branch_json(store: Store, history: History, branch: int) -> dict[str, Any]:
     """A run as one of its branches tells it, in the shape of a run."""
     past = Past(store, history, branch)
-    return reads.run_json(past.as_store(), past.row, full=True)
+    return reads.run_json(past.as_store(), past.row)
 
 
 def event_views(store: Store, history: History, branch: int, after: int = 0) -> list[reads.EventView]:

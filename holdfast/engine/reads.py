@@ -6,13 +6,14 @@ Never: changes anything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from holdfast.engine.times import iso, iso_or_none, when
-from holdfast.engine.waits import waits_of
+from holdfast.engine.waits import Wait, waits_of, waits_of_all
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model import texts
@@ -60,8 +61,18 @@ def _view(row: EventRow) -> EventView:
     return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data, row.visit)
 
 
-def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
-    """A run; `full` adds input, result and nodes (listings leave them out)."""
+def runs_json(store: Store, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """Runs as they are listed: without inputs, results and nodes."""
+    waits = waits_of_all(store, rows)
+    return [_run_json(store, row, waits[row.run_no], full=False) for row in rows]
+
+
+def run_json(store: Store, row: RunRow) -> dict[str, Any]:
+    """A run with its input, result and nodes."""
+    return _run_json(store, row, waits_of(store, row), full=True)
+
+
+def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -> dict[str, Any]:
     terminal = (
         terminal_event(store, row) if row.status in RUN_TERMINAL and (full or row.status != "completed") else None
     )
@@ -79,7 +90,7 @@ def run_json(store: Store, row: RunRow, *, full: bool) -> dict[str, Any]:
         shown["input"] = msgspec.json.decode(holder.input)
         shown["result"] = msgspec.json.decode(terminal.result) if isinstance(terminal, ev.RunCompleted) else None
     shown["error"] = _run_error(terminal)
-    shown["waits"] = [wait.as_json() for wait in waits_of(store, row)]
+    shown["waits"] = [wait.as_json() for wait in waits]
     if full:
         shown["nodes"] = nodes_json(store, row)
     shown["recoveries"] = row.recoveries

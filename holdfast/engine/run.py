@@ -106,7 +106,7 @@ class Run(Generic[R]):
     async def show(self, branch: int | None = None) -> dict[str, Any]:
         """The run as JSON, with its nodes; as it is, or as one of its branches came to be."""
         if branch is None:
-            return reads.run_json(self._engine.store, self._row(), full=True)
+            return reads.run_json(self._engine.store, self._row())
         return await asyncio.to_thread(lambda: pasts.branch_json(self._engine.store, self._history(), branch))
 
     async def why(self) -> str:

@@ -61,9 +61,20 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 def waits_of(store: Store, row: RunRow) -> list[Wait]:
     """What a run waits for; a run that no engine may touch waits for a person."""
-    found = [wait_view(row.run_id, row.workflow, wait) for wait in store.open_waits([row.run_no])]
-    if row.hold is not None:
-        found.append(Wait(wait_id="", kind="hold", run_id=row.run_id, workflow=row.workflow, question=row.hold))
+    return waits_of_all(store, [row])[row.run_no]
+
+
+def waits_of_all(store: Store, rows: Sequence[RunRow]) -> dict[int, list[Wait]]:
+    """The same for many runs in one read, by run number."""
+    runs = {row.run_no: row for row in rows}
+    found: dict[int, list[Wait]] = {row.run_no: [] for row in rows}
+    for wait in store.open_waits(list(runs)) if runs else ():
+        row = runs[wait.run_no]
+        found[wait.run_no].append(wait_view(row.run_id, row.workflow, wait))
+    for row in rows:
+        if row.hold is not None:
+            hold = Wait(wait_id="", kind="hold", run_id=row.run_id, workflow=row.workflow, question=row.hold)
+            found[row.run_no].append(hold)
     return found
 
 

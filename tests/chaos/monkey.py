@@ -91,7 +91,7 @@ class Monkey:
     def _freeze_a_worker(self) -> None:
         """One that has something to lose, unless for long nobody has."""
         with suppress(AssertionError):
-            until(self._at_work, "nobody is at work", AT_WORK_SECONDS)
+            self._until(self._at_work, "nobody is at work", AT_WORK_SECONDS)
         worker = self._somebody(among=self._at_work())
         worker.freeze()
         self._frozen.append(worker)
@@ -99,9 +99,10 @@ class Monkey:
     def _thaw_it(self) -> None:
         """When its leases are lost: after so many of them, unless just then nobody else was there to see it."""
         worker = self._frozen.pop(0)
-        until(lambda: worker.pid not in self._engines(), f"nobody has declared the stopped process {worker.pid} dead")
+        dead = f"nobody has declared the stopped process {worker.pid} dead"
+        self._until(lambda: worker.pid not in self._engines(), dead)
         worker.thaw()
-        until(lambda: worker.pid in self._engines(), f"process {worker.pid} did not become an engine again")
+        self._until(lambda: worker.pid in self._engines(), f"process {worker.pid} did not become an engine again")
         self.zombies += 1
 
     def _engines(self) -> set[int]:
@@ -115,9 +116,18 @@ class Monkey:
 
     def _somebody(self, among: Container[int] = ()) -> Worker:
         """A worker that works, one of these processes if possible."""
-        until(self._crew.working, "no worker has come up")
+        self._until(self._crew.working, "no worker has come up")
         working = self._crew.working()
         return self._chance.choice([worker for worker in working if worker.pid in among] or working)
+
+    def _until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for something, and meanwhile seat others for those that came while the server was away."""
+
+        def holds() -> object:
+            self._crew.look_after()
+            return condition()
+
+        until(holds, what, seconds)
 
 
 def until(condition: Callable[[], object], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:

@@ -46,7 +46,7 @@ def command(
             rows = store.runs(status=wanted, workflow=workflow, limit=limit)
             waits = _waits(store, rows) if form == "table" and not json else {}
             if json or form == "json":
-                output.document([reads.run_json(store, row, full=False) for row in rows])
+                output.document(reads.runs_json(store, rows))
                 return
     except databases.NoDatabase as error:
         rows, waits = [], {}

@@ -59,7 +59,7 @@ def command(
             _print_paths(execution_paths(shown, row), json)
             return
         if json:
-            output.document(reads.run_json(shown, row, full=True))
+            output.document(reads.run_json(shown, row))
             return
         for text in describe(shown, row, 1_000_000 if everything else NODES_MAX, hints=branch is None):
             output.write(text)
