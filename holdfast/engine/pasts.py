@@ -76,6 +76,9 @@ class Past:
     def engines(self) -> list[EngineRow]:
         return self._store.engines()
 
+    def now(self) -> int:
+        return self._store.now()
+
 
 def branch_json(store: Store, history: History, branch: int) -> dict[str, Any]:
     """A run as one of its branches tells it, in the shape of a run."""
