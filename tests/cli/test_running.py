@@ -11,7 +11,7 @@ from tests.cli.conftest import CHEAP, ORDER, Project
 
 RUN_FIELDS = [
     "run_id", "workflow", "version", "status", "branch", "queue", "input", "result", "error", "waits", "nodes",
-    "recoveries",    "created_at", "started_at", "finished_at",
+    "recoveries", "created_at", "started_at", "finished_at",
 ]  # fmt: skip
 NODE_FIELDS = ["node", "path", "visit", "status", "attempt", "started_at", "finished_at", "output", "error"]
 

@@ -137,7 +137,7 @@ class Arena:
     def effects(self) -> list[dict[str, Any]]:
         if not self.effects_file.exists():
             return []
-        return [json.loads(line) for line in self.effects_file.read_text().splitlines()]
+        return [effect for line in self.effects_file.read_text().splitlines() if (effect := _effect(line)) is not None]
 
     def acted(self, run_id: str) -> list[str]:
         """What acted, in order, without the run's name."""
@@ -208,3 +208,13 @@ class Arena:
                 return found
             time.sleep(0.01)
         raise AssertionError("never happened")
+
+
+def _effect(line: str) -> dict[str, Any] | None:
+    """What a line tells. A process that is killed while it writes may leave the beginning of a line (where a page of
+    the file ends), which is no effect; whoever acts next writes behind it."""
+    try:
+        found: dict[str, Any] = json.loads(line[line.rfind('{"name"') :])
+    except json.JSONDecodeError:
+        return None
+    return found

@@ -104,9 +104,10 @@ async def test_a_process_ends_when_it_is_told_to_while_the_server_cannot_be_reac
     proxy = Proxy(postgres)
     shop = Shop(proxy.url(), tmp_path)
     try:
-        # a look that is under way when the wire is cut waits for the server (a known gap): let it look seldom
-        other = await shop.other("r", **SHORT, HOLDFAST_POLL_SECONDS="2")
+        # a look that is under way when the wire is cut waits for the server (a known gap): let it look once, before
+        other = await shop.other("r", **SHORT, HOLDFAST_POLL_SECONDS="600")
         await until(lambda: shop.attempts("r"))
+        await asyncio.sleep(3)
         with proxy.unplugged():
             await other.ends()  # its orderly end: nothing is raised, nothing is waited for
         shop.patient()
