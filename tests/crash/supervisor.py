@@ -8,10 +8,11 @@ death the journal is proven (kit.check_file), and what it says is completed must
 from __future__ import annotations
 
 import json
+import mmap
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class Arena:
     def effects(self) -> list[dict[str, Any]]:
         if not self.effects_file.exists():
             return []
-        return [effect for line in self.effects_file.read_text().splitlines() if (effect := _effect(line)) is not None]
+        return list(effects_in(self.effects_file.read_bytes()))
 
     def acted(self, run_id: str) -> list[str]:
         """What acted, in order, without the run's name."""
@@ -210,11 +211,15 @@ class Arena:
         raise AssertionError("never happened")
 
 
-def _effect(line: str) -> dict[str, Any] | None:
-    """What a line tells. A process that is killed while it writes may leave the beginning of a line (where a page of
-    the file ends), which is no effect; whoever acts next writes behind it."""
-    try:
-        found: dict[str, Any] = json.loads(line[line.rfind('{"name"') :])
-    except json.JSONDecodeError:
-        return None
-    return found
+def effects_in(data: bytes) -> Iterator[dict[str, Any]]:
+    """What a file of effects tells. A process that is killed while it writes a line over the end of a page may leave
+    the part that is on the first page, which is no effect; whoever acts next writes behind it. A line that is cut
+    anywhere else is a fault."""
+    begin = 0
+    for line in data.splitlines(keepends=True):
+        whole = line.rfind(b'{"name"')
+        cuts = [whole] * (whole > 0) + [len(line)] * (not line.endswith(b"\n"))
+        assert all((begin + cut) % mmap.PAGESIZE == 0 for cut in cuts), f"a line was cut: {line!r} at {begin}"
+        if line.endswith(b"\n"):
+            yield json.loads(line[whole:])
+        begin += len(line)
