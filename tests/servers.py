@@ -203,6 +203,11 @@ class Proxy:
         with self._lock:
             self._plan = (side, holding)
 
+    def spare(self) -> None:
+        """What was to be cut is not cut any more."""
+        with self._lock:
+            self._plan = None
+
     @contextmanager
     def unplugged(self) -> Iterator[None]:
         """Nobody is connected, and nobody gets through."""

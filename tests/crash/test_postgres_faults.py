@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,33 +58,32 @@ def test_f41_f42_f44_wires_that_are_cut_all_the_time_on_the_way_there_and_back(a
 
 def _with_wires_cut(arena: PostgresArena) -> int:
     """How often they were."""
-    proxy = Proxy(arena.server)
-    arena.way = proxy.leading
-    life = arena.start(*RUNS, "innocent:i*100", HOLDFAST_LEASE_SECONDS="60")
-    life.read_until("open")  # until then whatever goes wrong is told at once
-    sides: Iterator[Side] = itertools.cycle(("there", "back"))
-    while not life.has_ended():
-        proxy.cut(next(sides))
-        time.sleep(0.1)  # the moment is the point: whatever is under way then
-    arena.finished(life)
-    check_all_at_once(arena)
-    arena.close()
-    proxy.close()
+    with closing(Proxy(arena.server)) as proxy, closing(arena):
+        arena.way = proxy.leading
+        life = arena.start(*RUNS, "innocent:i*100", HOLDFAST_LEASE_SECONDS="60")
+        life.read_until("open")  # until then whatever goes wrong is told at once
+        sides: Iterator[Side] = itertools.cycle(("there", "back"))
+        while not life.has_ended():
+            proxy.cut(next(sides))
+            time.sleep(0.05)  # the moment is the point: whatever is under way then
+            proxy.spare()  # or somebody who is alone, and tries again after a longer pause, would never get through
+            time.sleep(0.05)
+        arena.finished(life)
+        check_all_at_once(arena)
     return proxy.cuts
 
 
 def test_f48_behind_a_pooler_every_statement_of_an_engine_may_meet_another_session(arena: PostgresArena) -> None:
-    pooler = Pooler(arena.server)
-    arena.way = pooler.url
-    arena.finish(*RUNS)
-    check_all_at_once(arena)
-    arena.crash("parallel:p", stay="inside b")
-    for place in ("write.after:2", "commit.before:1", "transaction.end:4", "commit.after:1"):
-        arena.crash(die_at=place, **MANY)
-    for racer in [arena.start(**MANY) for _ in range(2)]:
-        arena.finished(racer)
-    assert arena.result("p") == ["p/a", "p/b", "p/c"]
-    pooler.close()
+    with closing(Pooler(arena.server)) as pooler:
+        arena.way = pooler.url
+        arena.finish(*RUNS)
+        check_all_at_once(arena)
+        arena.crash("parallel:p", stay="inside b")
+        for place in ("write.after:2", "commit.before:1", "transaction.end:4", "commit.after:1"):
+            arena.crash(die_at=place, **MANY)
+        for racer in [arena.start(**MANY) for _ in range(2)]:
+            arena.finished(racer)
+        assert arena.result("p") == ["p/a", "p/b", "p/c"]
 
 
 # --- what a server says --------------------------------------------------------------------------------------------
