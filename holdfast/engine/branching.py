@@ -89,11 +89,11 @@ class Branching:
         return cutting.preview(plan.opening, plan.branch, plan.asked.edits, plan.line, plan.head, version)
 
     async def _think_over(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
-        run_no = find_run(self._engine.store, run_id).run_no
+        run_no = (await self._engine.read(find_run, self._engine.store, run_id)).run_no
         actor = self._engine.actors.get(run_no)
         if actor is not None:
             await actor.flushed()
-        row = self._engine.store.run_by_no(run_no)
+        row = await self._engine.read(self._engine.store.run_by_no, run_no)
         assert row is not None
         return await asyncio.to_thread(self._think, row, kind, asked, edits)
 
@@ -114,7 +114,7 @@ class Branching:
         """A request for a run that this engine drives. It decides nothing else meanwhile; its bodies are stopped only
         when the request makes sense."""
         await actor.pause()
-        row = self._engine.store.run_by_no(actor.run_no)
+        row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
         if actor.gone or row is None:
             self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
             return
@@ -211,14 +211,14 @@ class Branching:
         check_run_id(as_run)
         engine = self._engine
         plan = await self._think_over(run_id, "fork", asked, edits)
-        existing = engine.store.run(as_run)
+        existing = await engine.read(engine.store.run, as_run)
         if existing is None:
             run_no = await engine.starting.number()
             commit = await asyncio.to_thread(self._new_run, plan, run_no, as_run)
             landed = await engine.committer.land(commit)
             if landed.refusal not in (None, "run_exists"):
                 raise StoreError(f"run {as_run} could not be forked: {landed.detail}")
-            existing = find_run(engine.store, as_run)
+            existing = await engine.read(find_run, engine.store, as_run)
         if existing.input_hash != _request_hash(plan):
             raise RunExists(f"run {as_run} exists, and it is not this fork of {run_id}. Choose another run id.")
         if drive:

@@ -65,9 +65,9 @@ class Catalogue:
         another engine owns it, CannotBeRepaired when its journal is of no use."""
         engine = self._engine
         await engine.recovery.bury_dead()
-        row = find_run(engine.store, run_id)
-        self._refuse_if_owned(row)
-        found = self._examine(row, reverify)
+        row = await engine.read(find_run, engine.store, run_id)
+        await engine.read(self._refuse_if_owned, row)
+        found = await engine.read(self._examine, row, reverify)
         if found is None:
             if row.status not in RUN_TERMINAL:
                 await engine.recovery.go_on_with(row)

@@ -34,6 +34,7 @@ from holdfast.engine.isolation import Isolation
 from holdfast.engine.leases import Lease, taken_away
 from holdfast.engine.memories import Memories
 from holdfast.engine.protocols import Done, Executor
+from holdfast.engine.readers import LoopReader, Reader, ReaderThreads
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.run import Run, resume_request
 from holdfast.engine.settings import EngineSettings
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 R = TypeVar("R")
+_T = TypeVar("_T")
 DEAD_LOOK_SECONDS = 0.25
 """How often an engine looks whether another one has died: a read, and a lock that is tried, for each of them."""
 DRAIN_SECONDS = 5.0
@@ -92,6 +94,7 @@ class Engine:
         self.clock: Clock = clock or clock_of(store)
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
+        self._reader = self._make_reader()
         self.memories = Memories(store, self.values)
         self.versions = Versions(store, runs_code=drives)
         self.allowances = Allowances(self)
@@ -145,6 +148,9 @@ class Engine:
         self._next_sweep = self.loop.time() + self.settings.sweep_seconds
         self._begin_background()
 
+    def _make_reader(self) -> Reader:
+        return ReaderThreads() if self.store.is_shared else LoopReader()
+
     def _writer(self) -> Writer:
         return TwoWriterThreads() if self.store.is_shared else WriterThread()
 
@@ -177,6 +183,7 @@ class Engine:
         self.committer.close()
         self.lease.drop_lock()
         self.store.close()
+        self._reader.close()
 
     async def _say_goodbye(self, give_up_at: float) -> None:
         """Give all leases back. When the server does not answer, the store is closed under the writer, who waits for
@@ -229,6 +236,10 @@ class Engine:
         task.add_done_callback(self._task_done)
         return task
 
+    async def read(self, function: Callable[..., _T], *args: Any) -> _T:
+        """Read from the store. What others do meanwhile is not seen in what is read."""
+        return await self._reader.read(function, *args)
+
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
@@ -275,8 +286,10 @@ class Engine:
         self, *, status: str | None = None, workflow: str | None = None, limit: int = 100
     ) -> builtins.list[dict[str, Any]]:
         """Runs, newest first, without inputs, results and nodes."""
-        rows = self.store.runs(status=None if status is None else [status], workflow=workflow, limit=limit)
-        return reads.runs_json(self.store, rows)
+        statuses = None if status is None else [status]
+        return await self.read(
+            lambda: reads.runs_json(self.store, self.store.runs(status=statuses, workflow=workflow, limit=limit))
+        )
 
     async def recover(self, run_id: str, *, reverify: bool = False, actor: str = "") -> Recovered:
         """Check a run whose rows and journal may not agree (after a restored backup, a hand edit, a foreign writer),
@@ -291,11 +304,11 @@ class Engine:
         for what, name in (("basket", basket), ("assignee", assignee)):
             if name is not None:
                 texts.name(name, f"engine.asked: {what}")
-        return waits.views(self.store.asked(basket=basket, assignee=assignee, limit=limit))
+        return await self.read(lambda: waits.views(self.store.asked(basket=basket, assignee=assignee, limit=limit)))
 
     async def baskets(self) -> builtins.list[dict[str, Any]]:
         """The baskets in which something lies: how many questions, how many pended nodes, since when."""
-        return waits.baskets_json(self.store)
+        return await self.read(waits.baskets_json, self.store)
 
     async def resume(
         self,
@@ -323,15 +336,15 @@ class Engine:
     ) -> tuple[Run[Any], builtins.list[str]]:
         """`resume`, and the waits that ended with it."""
         resume_request(wait, path, vars, actor)  # what cannot be asked for releases no hold either
-        row = reads.find_run(self.store, run_id)
+        row = await self.read(reads.find_run, self.store, run_id)
         run: Run[Any] = Run(self, row.run_id, row.run_no)
-        if row.engine is None and self.catalogue.looks_odd(row):
+        if row.engine is None and await self.read(self.catalogue.looks_odd, row):
             await self.catalogue.recover(row.run_id, actor=actor)
-            row = reads.find_run(self.store, run_id)
+            row = await self.read(reads.find_run, self.store, run_id)
         named = wait is not None or path is not None or bool(vars)
         if row.status in RUN_TERMINAL:  # of what is named somebody hears that it is too late, and why
             return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if named else []
-        asked = named or any(w.kind in RESUMABLE for w in self.store.open_waits([row.run_no]))
+        asked = named or any(w.kind in RESUMABLE for w in await self.read(self.store.open_waits, [row.run_no]))
         if row.run_no in self.actors and not asked:
             return run, []
         if row.hold is not None and not self.drives:
@@ -342,7 +355,7 @@ class Engine:
             )
         if not self.drives:  # whoever does hears of it
             return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
-        if not self.versions.runnable(row.workflow, row.version):
+        if not await self.read(self.versions.runnable, row.workflow, row.version):
             raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
         if self.recovery.roots is not None:
             self.recovery.roots.add(row.root_no)
@@ -480,12 +493,12 @@ class Engine:
 
     async def watch(self, run_id: str) -> RunRow:
         """Wait until a run, of whoever, has ended."""
-        run_no = reads.find_run(self.store, run_id).run_no
+        run_no = (await self.read(reads.find_run, self.store, run_id)).run_no
         moved = self.hub.listen(run_no)
         try:
             while True:
                 self.check()
-                row = self.store.run_by_no(run_no)
+                row = await self.read(self.store.run_by_no, run_no)
                 assert row is not None
                 if row.status in RUN_TERMINAL:
                     return row
@@ -501,15 +514,15 @@ class Engine:
         await self.committer.insist(self.lease.register, self._offer.encode())
         await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
         self.allowances.lost()
-        self.leave_lost()
+        await self.leave_lost()
         await self.recovery.sweep()
 
-    def leave_lost(self) -> None:
+    async def leave_lost(self) -> None:
         """Leave runs that others have taken: we were declared dead, and silent bodies must hear of it too."""
         for actor in list(self.actors.values()):
-            row = self.store.run_by_no(actor.run_no)
-            if row is None:
-                continue  # not written yet
+            row = await self.read(self.store.run_by_no, actor.run_no)
+            if row is None or actor.gone:
+                continue  # not written yet, or not here any more
             if row.token != actor.token or row.engine != self.lease.engine:
                 self.values.forget(actor.run_no)
                 actor.leave(taken_away(actor.run_id, actor.token, "another engine has taken it over"))

@@ -55,6 +55,8 @@ class Inbox:
         """How often somebody has asked for a look."""
         self._looked = 0
         """How many of those have had theirs."""
+        self.looks = 0
+        """How often the store was read for mail."""
         self._sending: Batch[MessageRow, Sent] = Batch(self._send, engine.spawn)
         self._asking: dict[str, dict[str, Any] | None] = {}
         """Messages whose senders wait here, and what became of those that were settled here."""
@@ -66,13 +68,13 @@ class Inbox:
         the same request, however often it is made."""
         engine = self._engine
         engine.check()
-        row = self._row(run_no)
+        row = await self._row(run_no)
         run_id = row.run_id
         if _is_done(row, kind):
             return {}
         is_too_late = row.status in RUN_TERMINAL and kind not in OPENS_BRANCH
-        if is_too_late and (message_id is None or engine.store.message(message_id) is None):
-            raise self._too_late(row, kind, _encode(payload))
+        if is_too_late and (message_id is None or await engine.read(engine.store.message, message_id) is None):
+            raise await engine.read(self._too_late, row, kind, _encode(payload))
         message_id = message_id or unique("m_")
         message = MessageRow(message_id, row.run_no, kind, _encode(payload), engine.clock.now())
         self._asking[message_id] = None
@@ -80,7 +82,7 @@ class Inbox:
         try:
             sent = await self._sending.put(message)
             if sent == "finished":
-                raise self._too_late(row, kind, message.payload)
+                raise await engine.read(self._too_late, row, kind, message.payload)
             if sent == "conflict":
                 raise Refused(f"run {run_id} was sent something else under this id already; nothing was changed")
             if not is_too_late:
@@ -90,12 +92,15 @@ class Inbox:
             engine.hub.leave(row.run_no, moved)
             self._asking.pop(message_id, None)
 
-    def _row(self, run_no: int) -> RunRow:
+    async def _row(self, run_no: int) -> RunRow:
         """The run's row; of one that is driven here as it was when that began: it has neither ended nor a hold."""
-        actor = self._engine.actors.get(run_no)
-        row = self._engine.store.run_by_no(run_no) if actor is None or actor.row is None else actor.row
+        engine = self._engine
+        actor = engine.actors.get(run_no)
+        if actor is not None and actor.row is not None:
+            return actor.row
+        row = await engine.read(engine.store.run_by_no, run_no)
         if row is None:
-            raise UnknownRun(f"there is no run number {run_no} in {self._engine.store.url}")
+            raise UnknownRun(f"there is no run number {run_no} in {engine.store.url}")
         return row
 
     async def _send(self, messages: list[MessageRow]) -> list[Sent]:
@@ -127,17 +132,18 @@ class Inbox:
             engine.check()
             told = self._asking.get(message.message_id)
             if told is not None:
-                return self._applied(row, message, told)
+                return await self._applied(row, message, told)
             if is_known:
-                stored, now = engine.store.message(message.message_id), engine.store.run_by_no(row.run_no)
+                stored = await engine.read(engine.store.message, message.message_id)
+                now = await engine.read(engine.store.run_by_no, row.run_no)
                 assert stored is not None
                 assert now is not None
                 if _is_done(now, kind):
                     return {}
                 if stored.outcome is not None:
-                    return self._applied(row, message, msgspec.json.decode(stored.outcome))
+                    return await self._applied(row, message, msgspec.json.decode(stored.outcome))
                 if now.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
-                    raise self._too_late(now, kind, message.payload)
+                    raise await engine.read(self._too_late, now, kind, message.payload)
                 if engine.loop.time() >= deadline:
                     raise NotYetApplied(
                         f"accepted as {message.message_id}, not yet applied: run {row.run_id} is owned by "
@@ -155,11 +161,11 @@ class Inbox:
                 look_again.cancel()
             moved.clear()
 
-    def _applied(self, row: RunRow, message: MessageRow, outcome: dict[str, Any]) -> dict[str, Any]:
+    async def _applied(self, row: RunRow, message: MessageRow, outcome: dict[str, Any]) -> dict[str, Any]:
         if outcome["outcome"] != "refused":
             return outcome
         if outcome["code"] == "finished":
-            raise self._too_late(row, message.kind, message.payload)
+            raise await self._engine.read(self._too_late, row, message.kind, message.payload)
         raise Refused(f"run {row.run_id}: {outcome['why']}", reason=outcome["code"])
 
     def _too_late(self, row: RunRow, kind: str, payload: bytes) -> Refused:
@@ -200,7 +206,7 @@ class Inbox:
     async def report(self, run_id: str, to_run_no: int) -> None:
         """Tell a run that a child has ended; a second report is a no-op."""
         engine = self._engine
-        message = report_of_end(engine.store, run_id, to_run_no, engine.clock.now())
+        message = await engine.read(report_of_end, engine.store, run_id, to_run_no, engine.clock.now())
         await engine.committer.insist(engine.store.send, [message])
 
     def look_soon(self) -> None:
@@ -228,12 +234,14 @@ class Inbox:
 
     async def _look(self) -> None:
         engine = self._engine
+        self.looks += 1
         if engine.actors:
-            for message in engine.store.new_messages(list(engine.actors)):
+            readers = dict(engine.actors)
+            for message in await engine.read(engine.store.new_messages, list(readers)):
                 actor = engine.actors.get(message.run_no)
-                if actor is not None:
+                if actor is not None and actor is readers[message.run_no]:  # another one has read its mail since
                     deliver(actor, message)
-        unowned = {m.run_no for m in engine.store.new_messages(None)}
+        unowned = {m.run_no for m in await engine.read(engine.store.new_messages, None)}
         if unowned and not engine.stopping:
             await engine.recovery.claim(sorted(unowned))
 

@@ -20,15 +20,15 @@ from holdfast.engine.actor import RunActor
 from holdfast.engine.inbox import deliver
 from holdfast.engine.isolation import is_suspect
 from holdfast.engine.leases import is_dead, remove_lock
-from holdfast.engine.rows import held_signals, state_from_rows
+from holdfast.engine.rows import child_of, held_signals, state_from_rows
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
-from holdfast.model.errors import CannotBeRepaired, CorruptJournal
+from holdfast.model.errors import CannotBeRepaired, CorruptJournal, StoreError
 from holdfast.model.graph import Plan
 from holdfast.model.state import HeldSignal, RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.store.api import OPENS_BRANCH, MessageRow, NodeRow, RunRow, TimerRow, WaitRow
+from holdfast.store.api import OPENS_BRANCH, MessageRow, NodeRow, RunRow, Store, TimerRow, WaitRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -74,15 +74,18 @@ class Recovery:
         """Runs that have ended or rest since the last look for more."""
         self._last_served = ""
         """The workflow whose turn came last."""
+        self._turns = asyncio.Lock()
+        """Who is served next is decided by one at a time."""
         self._left_to_others: dict[int, float] = {}
         """Runs that an engine with other code is to take, and until when we leave them alone."""
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
         await self.bury_dead()
-        for engine in self._engine.store.unknown_owners():
-            log.warning("engine %s holds runs and is not known any more; they are freed", engine)
-            await self._engine.committer.call(self._engine.store.remove_engine, engine)
+        engine = self._engine
+        for unknown in await engine.read(engine.store.unknown_owners):
+            log.warning("engine %s holds runs and is not known any more; they are freed", unknown)
+            await engine.committer.call(engine.store.remove_engine, unknown)
         await self._tell_of_ended()
         return await self.claim_claimable()
 
@@ -105,7 +108,7 @@ class Recovery:
             self._looks_for_ended = False
 
     async def _tell_of_some(self, page: int) -> int:
-        found, page = self._engine.store.waits_for_ended(page)
+        found, page = await self._engine.read(self._engine.store.waits_for_ended, page)
         for run_no, child in found:
             await self._engine.inbox.report(child, run_no)
         return page
@@ -114,7 +117,7 @@ class Recovery:
         """Free the runs of engines that are dead."""
         engine = self._engine
         buried = False
-        for dead in engine.lease.dead_engines(engine.clock.now()):
+        for dead in await engine.read(engine.lease.dead_engines, engine.clock.now()):
             freed = await engine.committer.call(engine.store.remove_engine, dead.engine, dead.expires_at)
             if freed is None:
                 continue  # it has renewed its lease since we looked
@@ -127,11 +130,12 @@ class Recovery:
     async def claim_claimable(self) -> int:
         """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed."""
         claimed = 0
-        while won := await self.claim(self._claimable_page()):
-            claimed += won
+        async with self._turns:
+            while won := await self.claim(await self._claimable_page()):
+                claimed += won
         return claimed
 
-    def _claimable_page(self) -> list[int]:
+    async def _claimable_page(self) -> list[int]:
         """Runs that want an owner and whose code is here: one of each workflow after the other, beginning behind the
         workflow that was served last."""
         engine, store = self._engine, self._engine.store
@@ -139,16 +143,14 @@ class Recovery:
         if engine.stopping or not engine.drives or room == 0 or self.roots == set():
             return []
         self._forget_left()
-        runnable = [version for version in store.unowned_versions() if engine.versions.runnable(*version)]
+        unowned = await engine.read(store.unowned_versions)
+        runnable = [version for version in unowned if await engine.read(engine.versions.runnable, *version)]
         versions = [version for version in runnable if engine.has_room_for(engine.versions.numbered(*version))]
         self.is_full = self.is_full or len(versions) < len(runnable)
         passed_over = len(self._left_to_others) + len(engine.isolation)  # they must not hide who stands behind them
-        found = store.claimable(
-            versions,
-            queues=engine.queues,
-            root_nos=None if self.roots is None else sorted(self.roots),
-            limit=min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room + passed_over),
-        )
+        roots = None if self.roots is None else sorted(self.roots)
+        limit = min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room + passed_over)
+        found = await engine.read(lambda: store.claimable(versions, queues=engine.queues, root_nos=roots, limit=limit))
         lines: dict[str, list[int]] = defaultdict(list)
         for run_no, workflow, _ in found:
             if not self._is_passed_over(run_no):
@@ -181,13 +183,9 @@ class Recovery:
             self.is_full = True
             return
         roots = None if self.roots is None else sorted(self.roots)
-        due = engine.store.due_timers(
-            engine.clock.now(),
-            at_once,
-            handlers.workflow_names(),
-            roots,
-            queues=engine.queues,
-            after=self._last_due,
+        now, names, after = engine.clock.now(), handlers.workflow_names(), self._last_due
+        due = await engine.read(
+            lambda: engine.store.due_timers(now, at_once, names, roots, queues=engine.queues, after=after)
         )
         self._last_due = due[-1] if len(due) == at_once else None
         if not due or not await self.claim(sorted({timer.run_no for timer in due})):
@@ -203,7 +201,7 @@ class Recovery:
             self._put_off = True
             return 0
         free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
-        wanted = free if even_without_code else self._drivable(free)
+        wanted = free if even_without_code else await self._drivable(free)
         room = len(wanted) if chosen else engine.room()
         if len(wanted) >= room and not chosen:
             self.is_full = True
@@ -211,13 +209,18 @@ class Recovery:
         if not wanted:
             return 0
         self.coming += len(wanted)
+        rows: Sequence[RunRow] = ()
         try:
             rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
             for start in range(0, len(rows), LOADED_AT_ONCE):
                 if start > 0:
                     await asyncio.sleep(0)
-                if not engine.stopping:  # else they are given back with everything else
-                    await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
+                await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
+        except StoreError:
+            unread = [(row.run_no, row.token) for row in rows if row.run_no not in engine.actors]
+            if unread and not engine.stopping:  # nobody else could have them while they are ours
+                engine.spawn(engine.committer.insist(engine.store.release, unread))
+            raise
         finally:
             self.coming -= len(wanted)
         return len(rows)
@@ -264,19 +267,22 @@ class Recovery:
             await self._engine.inbox.look()
             await self.sweep()
 
-    def _drivable(self, run_nos: Sequence[int]) -> list[int]:
+    async def _drivable(self, run_nos: Sequence[int]) -> list[int]:
         """Those of these runs that are ours to drive, and whose code is here."""
-        runnable, roots = self._engine.versions.runnable, self.roots
+        engine, roots = self._engine, self.roots
+        found = await engine.read(engine.store.workflows_of, run_nos)
+        versions = {(workflow, version) for _, _, workflow, version, _ in found}
+        runnable = {version for version in versions if await engine.read(engine.versions.runnable, *version)}
         drivable = {
             run_no
-            for run_no, root_no, workflow, version, queue in self._engine.store.workflows_of(run_nos)
-            if (roots is None or root_no in roots) and self._engine.serves(queue) and runnable(workflow, version)
+            for run_no, root_no, workflow, version, queue in found
+            if (roots is None or root_no in roots) and engine.serves(queue) and (workflow, version) in runnable
         }
         return [run_no for run_no in run_nos if run_no in drivable]
 
     async def reload(self, actor: RunActor) -> None:
         """Read a run again whose commit was refused although we hold its lease."""
-        row = self._engine.store.run_by_no(actor.run_no)
+        row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
         if row is not None and row.engine == self._engine.lease.engine:
             await self._load([row])
 
@@ -285,7 +291,7 @@ class Recovery:
         what it had acknowledged (a replica that had not got everything took over, a backup was restored), and would
         wait for us for ever: take it over from where it stands."""
         engine = self._engine
-        row = engine.store.run_by_no(actor.run_no)
+        row = await engine.read(engine.store.run_by_no, actor.run_no)
         if row is None:
             log.error("run %s is not in the database any more: it was restored to an earlier state", actor.run_id)
         elif (row.engine, row.token) == (engine.lease.engine, actor.token):
@@ -296,22 +302,13 @@ class Recovery:
             await self.claim([row.run_no])
 
     async def _load(self, rows: Sequence[RunRow], *, alone: bool = False) -> None:
-        engine, store = self._engine, self._engine.store
-        numbers = [row.run_no for row in rows]
-        nodes: dict[int, list[NodeRow]] = defaultdict(list)
-        for node in store.open_nodes(numbers):
-            nodes[node.run_no].append(node)
-        waits: dict[int, list[WaitRow]] = defaultdict(list)
-        timers: dict[int, list[TimerRow]] = defaultdict(list)
-        messages: dict[int, list[MessageRow]] = defaultdict(list)
-        for wait in store.open_waits(numbers):
-            waits[wait.run_no].append(wait)
-        for timer in store.set_timers(numbers):
-            timers[timer.run_no].append(timer)
-        for message in store.new_messages(numbers):
-            messages[message.run_no].append(message)
-        signals: dict[int, list[HeldSignal]] = held_signals(store.held_messages(numbers))
-        torn = set(store.differing_heads(numbers))
+        engine = self._engine
+        looks = engine.inbox.looks
+        nodes, waits, timers, messages, signals, torn, strangers = await engine.read(
+            _read_runs, engine.store, [row.run_no for row in rows]
+        )
+        if engine.stopping or rows[0].engine != engine.lease.engine:
+            return  # they are given back with everything else; or we were declared dead, and they are free
         codes: dict[int, _Code] = {}
         for row in rows:
             run_no = row.run_no
@@ -343,7 +340,11 @@ class Recovery:
                     await self._hold(row, why)
                 continue
             engine.adopt(actor)
+            for child in strangers.get(run_no, ()):
+                actor.follow_child(child)
             self._go_on(actor, row, nodes[run_no], asked, changed, alone)
+        if engine.inbox.looks != looks:  # somebody looked for mail since it was read, and did not know of these runs
+            engine.inbox.look_soon()
 
     async def _open_branch(self, row: RunRow, message: MessageRow) -> None:
         """A run that nobody drives is to go on from elsewhere: nothing of it starts before that."""
@@ -354,7 +355,7 @@ class Recovery:
     async def _repair(self, row: RunRow) -> None:
         """A run whose rows and journal do not end at the same event is of the catalogue, or beyond help."""
         try:
-            commit = self._engine.catalogue.commit(row, None)
+            commit = await self._engine.read(self._engine.catalogue.commit, row, None)
         except CannotBeRepaired as e:
             await self._hold(row, f"corrupt: {e.message}")
             return
@@ -375,9 +376,6 @@ class Recovery:
         changed: tuple[tuple[str, str, str], ...],
         alone: bool,
     ) -> None:
-        for wait in actor.state.waits.values():
-            if wait.child is not None:
-                self._follow_again(actor, wait.child)
         is_undoing = actor.state.fold.closing == "compensating"
         is_suspended = row.status == RunStatus.SUSPENDED
         if is_undoing and is_suspended:  # an answer lets a compensation go on, which must know what it undoes
@@ -401,12 +399,6 @@ class Recovery:
     def _bring_undo(self, actor: RunActor) -> None:
         actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(actor.run_no)))
 
-    def _follow_again(self, actor: RunActor, child: str) -> None:
-        """A child that reports to somebody else: who waits for it must look by himself, also after a takeover."""
-        row = self._engine.store.run(child)
-        if row is not None and row.parent_no != actor.run_no:
-            actor.follow_child(row.run_id)
-
     def _changed_code(self, actor: RunActor, codes: dict[int, _Code]) -> tuple[tuple[str, str, str], ...]:
         """Handlers whose code is not the one that the run began with. `codes` is filled with what runs share."""
         now = codes.get(id(actor.plan))
@@ -423,8 +415,9 @@ class Recovery:
         to itself now."""
         engine = self._engine
         now = engine.clock.now()
-        created: Any = ev.decode(*engine.store.event_data(row.run_no, [1])[1])
-        others = [e for e in engine.store.engines() if e.engine != engine.lease.engine and not is_dead(e, now)]
+        created: Any = ev.decode(*(await engine.read(engine.store.event_data, row.run_no, [1]))[1])
+        engines = await engine.read(engine.store.engines)
+        others = [e for e in engines if e.engine != engine.lease.engine and not is_dead(e, now)]
         for offer in (offers.decode(other.can_run) for other in others):
             if offer.serves(row.queue) and not offer.missing(plan.handlers) and offer.has_code(created.fingerprints):
                 self._left_to_others[row.run_no] = engine.loop.time() + LEFT_SECONDS
@@ -460,6 +453,45 @@ class Recovery:
         log.error("run %s is put on hold: %s", row.run_id, why)
         engine = self._engine
         await engine.put_on_hold(row.run_no, row.token, why)
+
+
+class _Runs(NamedTuple):
+    """Everything about some runs, by their numbers, that is needed to go on with them."""
+
+    nodes: dict[int, list[NodeRow]]
+    waits: dict[int, list[WaitRow]]
+    timers: dict[int, list[TimerRow]]
+    messages: dict[int, list[MessageRow]]
+    signals: dict[int, list[HeldSignal]]
+    torn: set[int]
+    """Those whose rows and journal do not end at the same event."""
+    strangers: dict[int, list[str]]
+    """Children that report to somebody else: who waits for them must look by himself, also after a takeover."""
+
+
+def _read_runs(store: Store, numbers: list[int]) -> _Runs:
+    found = _Runs(
+        nodes=defaultdict(list),
+        waits=defaultdict(list),
+        timers=defaultdict(list),
+        messages=defaultdict(list),
+        signals=held_signals(store.held_messages(numbers)),
+        torn=set(store.differing_heads(numbers)),
+        strangers=defaultdict(list),
+    )
+    for node in store.open_nodes(numbers):
+        found.nodes[node.run_no].append(node)
+    for timer in store.set_timers(numbers):
+        found.timers[timer.run_no].append(timer)
+    for message in store.new_messages(numbers):
+        found.messages[message.run_no].append(message)
+    for wait in store.open_waits(numbers):
+        found.waits[wait.run_no].append(wait)
+        child = child_of(wait)
+        row = None if child is None else store.run(child)
+        if row is not None and row.parent_no != wait.run_no:
+            found.strangers[wait.run_no].append(row.run_id)
+    return found
 
 
 class _Code(NamedTuple):

@@ -291,6 +291,14 @@ def _wait_from_row(row: WaitRow) -> WaitState:
     )
 
 
+def child_of(row: WaitRow) -> str | None:
+    """The child that a wait is for, if it is for one. Of a row that cannot be read `state_from_rows` says so."""
+    try:
+        return _wait_data(row.data).child if row.kind == "child" else None
+    except msgspec.MsgspecError:
+        return None
+
+
 def held_signals(messages: Iterable[MessageRow]) -> dict[int, list[HeldSignal]]:
     """The signals among these messages, by run, in order of arrival."""
     found: dict[int, list[HeldSignal]] = defaultdict(list)

@@ -7,7 +7,7 @@ process owns the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -24,12 +24,13 @@ from holdfast.model.errors import InvalidInput, RunCancelled, RunFailed, RunSusp
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import decoder, encode
 from holdfast.rules.branches import Asked
-from holdfast.store.api import RunRow
+from holdfast.store.api import RunRow, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 R = TypeVar("R")
+_T = TypeVar("_T")
 
 
 class Run(Generic[R]):
@@ -45,7 +46,7 @@ class Run(Generic[R]):
 
     async def status(self) -> str:
         """`created`, `running`, `suspended`, `recovering`, `completed`, `failed` or `cancelled`."""
-        return reads.shown_status(self._row())
+        return await self._read(lambda _, row: reads.shown_status(row))
 
     async def result(self, timeout: float | None = None) -> R:
         """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError when it takes too long."""
@@ -61,7 +62,8 @@ class Run(Generic[R]):
             if actor.outcome is not None:
                 return self._outcome(actor.outcome, actor.plan.definition.name)
         row = await self._engine.watch(self.run_id)
-        return self._outcome(reads.terminal_event(self._engine.store, row), row.workflow)
+        terminal = await self._engine.read(reads.terminal_event, self._engine.store, row)
+        return self._outcome(terminal, row.workflow)
 
     def _outcome(self, terminal: Any, workflow: str) -> R:
         match terminal:
@@ -77,13 +79,13 @@ class Run(Generic[R]):
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Every instance of the run, as on the command line."""
-        return reads.nodes_json(self._engine.store, self._row())
+        return await self._read(reads.nodes_json)
 
     async def events(self, after: int = 0, branch: int | None = None) -> list[reads.EventView]:
         """The journal, from the event after `after` on: everything that happened, or the line of history of one
         branch."""
         if branch is None:
-            return reads.event_views(self._engine.store, self._run_no, after)
+            return await self._engine.read(reads.event_views, self._engine.store, self._run_no, after)
         return await asyncio.to_thread(lambda: pasts.event_views(self._engine.store, self._history(), branch, after))
 
     async def follow(self, after: int = 0) -> AsyncIterator[reads.EventView]:
@@ -91,8 +93,8 @@ class Run(Generic[R]):
         moved = self._engine.hub.listen(self._run_no)
         try:
             while True:
-                row = self._row()
-                for view in reads.event_views(self._engine.store, self._run_no, after):
+                row, views = await self._engine.read(self._row_and_events, after)
+                for view in views:
                     after = view.seq
                     yield view
                 if row.status in RUN_TERMINAL and after >= row.last_seq:
@@ -106,16 +108,17 @@ class Run(Generic[R]):
     async def show(self, branch: int | None = None) -> dict[str, Any]:
         """The run as JSON, with its nodes; as it is, or as one of its branches came to be."""
         if branch is None:
-            return reads.run_json(self._engine.store, self._row())
+            return await self._read(reads.run_json)
         return await asyncio.to_thread(lambda: pasts.branch_json(self._engine.store, self._history(), branch))
 
     async def why(self) -> str:
         """One paragraph: what the run waits for, since when, what will wake it, and if nothing will, why."""
-        return why(self._engine.store, self._row(), self._engine.clock.now()).why
+        now = self._engine.clock.now()
+        return await self._read(lambda store, row: why(store, row, now).why)
 
     async def waits(self) -> list[Wait]:
         """What the run waits for."""
-        return waits_of(self._engine.store, self._row())
+        return await self._read(waits_of)
 
     async def respond(self, wait_id: str, value: Any, *, actor: str = "") -> None:
         """Answer a question. Raises InvalidInput when the answer does not fit its schema, and Refused when it was
@@ -124,7 +127,7 @@ class Run(Generic[R]):
         texts.name(wait_id, "run.respond: wait_id")
         texts.actor(actor, "run.respond")
         data = encode(value, what="the answer")
-        for found in self._engine.store.wait(wait_id):
+        for found in await self._engine.read(self._engine.store.wait, wait_id):
             if found.wait.wait_id == wait_id and found.run_id == self.run_id and found.wait.status == "open":
                 schema = wait_view(found.run_id, found.workflow, found.wait).schema
                 wrong = answers.problems(schema, data)
@@ -238,7 +241,7 @@ class Run(Generic[R]):
 
     async def paths(self) -> dict[str, Any]:
         """The run as execution paths: where each one is, how its unit answered, which basket it lies in."""
-        return execution_paths(self._engine.store, self._row()).as_json()
+        return (await self._read(execution_paths)).as_json()
 
     async def branches(self) -> list[dict[str, Any]]:
         """The lines of history of the run, the first one first."""
@@ -257,16 +260,26 @@ class Run(Generic[R]):
         try:
             while True:
                 self._engine.check()
-                row = self._row()
+                row, waits = await self._engine.read(self._row_and_waits, self._engine.clock.now())
                 if row.status in RUN_TERMINAL:
                     return row
-                waits = only_outside_moves(self._engine.store, row, self._engine.clock.now())
                 if waits:
                     raise _suspended(self.run_id, waits)
                 await moved.wait()
                 moved.clear()
         finally:
             self._engine.hub.leave(self._run_no, moved)
+
+    async def _read(self, function: Callable[[Store, RunRow], _T]) -> _T:
+        """What a function makes of the store and the run's row in it."""
+        return await self._engine.read(lambda: function(self._engine.store, self._row()))
+
+    def _row_and_events(self, after: int) -> tuple[RunRow, list[reads.EventView]]:
+        return self._row(), reads.event_views(self._engine.store, self._run_no, after)
+
+    def _row_and_waits(self, now: int) -> tuple[RunRow, list[Wait] | None]:
+        row = self._row()
+        return row, only_outside_moves(self._engine.store, row, now)
 
     def _row(self) -> RunRow:
         row = self._engine.store.run_by_no(self._run_no)

@@ -68,14 +68,14 @@ class Starting:
         order = await self.order(workflow, inputs, settings)
         if run_id is not None:
             check_run_id(run_id)
-            existing = engine.store.run(run_id)
+            existing = await engine.read(engine.store.run, run_id)
             if existing is not None:
                 return self._same(existing, order)
         actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
         try:
             await (self._write(actor) if actor.is_for_others else self._begin(actor))
         except LeaseLost:
-            existing = engine.store.run(run_id) if run_id is not None else None
+            existing = await engine.read(engine.store.run, run_id) if run_id is not None else None
             if existing is None:
                 raise
             return self._same(existing, order)  # somebody else started it at the same moment
@@ -250,7 +250,7 @@ class Starting:
         attach = False
         if run_id is not None:
             check_run_id(run_id)
-            existing = self._engine.store.run(run_id)
+            existing = await self._engine.read(self._engine.store.run, run_id)
             if existing is not None:
                 self._same(existing, order)
                 attach = True

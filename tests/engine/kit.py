@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.engine.clock import Clock
 from holdfast.engine.doctor.proof import audit_of, prove
+from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
 from holdfast.engine.versions import Versions
 from holdfast.engine.waits import Wait
@@ -28,6 +30,32 @@ PATIENCE_SECONDS = 30.0
 
 def url(path: Path) -> str:
     return f"sqlite:///{path}"
+
+
+class HeldClock:
+    """An engine's clock that stands still until it is let go: nothing becomes due before a test has seen what it wants
+    to see, however long the machine takes for that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now: int | None = clock.now()
+
+    def now(self) -> int:
+        return self._clock.now() if self._now is None else self._now
+
+    def synchronise(self) -> None:
+        self._clock.synchronise()
+
+    def go_on(self, *, by: Clock | None = None) -> None:
+        """From now on it shows what time it is, as before or by another clock."""
+        self._clock = by or self._clock
+        self._now = None
+
+
+def hold_time(engine: Engine) -> HeldClock:
+    """Time stands still for this engine, from before the next run is started. Its lease goes on by the real clock."""
+    engine.clock = held = HeldClock(engine.clock)
+    return held
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> Any:
@@ -66,6 +94,13 @@ def attempts(events: list[Any], node: str, path: str = ".") -> list[int]:
 def node_of(nodes: list[dict[str, Any]], node: str, path: str = ".") -> dict[str, Any]:
     (found,) = [n for n in nodes if n["node"] == node and n["path"] == path]
     return found
+
+
+def owner(engine: Engine, run_id: str) -> str | None:
+    """The engine that holds a run, if any."""
+    row = engine.store.run(run_id)
+    assert row is not None
+    return row.engine
 
 
 def check_file(path: Path) -> dict[str, RunState]:

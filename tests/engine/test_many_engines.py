@@ -12,17 +12,18 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.engine.engine import Engine
 from holdfast.engine.offers import Offer
 from holdfast.model import handlers
 from holdfast.store.api import EngineRow
 from holdfast.store.urls import store_at
-from tests.engine.kit import types, until, until_async, waiting
+from tests.engine.kit import hold_time, owner, types, until, until_async, waiting
 from tests.servers import PostgresServer
 
 ORDER: list[str] = []
 AT_WORK: dict[str, int] = {"now": 0, "most": 0}
 GATES: dict[str, asyncio.Event] = {}
+AN_HOUR = 3_600_000_000
+"""In microseconds, as the store counts."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +107,6 @@ def many_limited_node(n: int):
 @hf.workflow(on_code_change="fail")
 async def many_strict(ctx: hf.Context) -> str:
     return str(await ctx.ask("Go on?", schema=str))
-
-
-def owner(engine: Engine, run_id: str) -> str | None:
-    row = engine.store.run(run_id)
-    assert row is not None
-    return row.engine
 
 
 # --- starting from anywhere -------------------------------------------------------------------------------------
@@ -294,6 +289,7 @@ async def many_sleepy(ctx: hf.Context, n: int) -> int:
 async def _asleep_and_due(address: str, workflow: hf.Workflow[..., Any], *inputs: dict[str, Any]) -> list[str]:
     """Runs that nobody owns and whose time has come."""
     async with hf.open(address, idle_seconds=0.01) as engine:
+        hold_time(engine)
         started = [await engine.start(workflow, **values) for values in inputs]
         await until(lambda: all(owner(engine, run.run_id) is None for run in started))
     async with hf.open(address, drive=False) as client:
@@ -377,15 +373,18 @@ async def test_a_nodes_concurrency_counts_over_all_engines(address: str) -> None
 async def test_the_places_of_a_dead_engine_are_free_with_its_lease(address: str) -> None:
     store = store_at(address)
     store.open()
-    now = store.now()
-    store.register_engine(EngineRow("eng_dead", "elsewhere", 1, "", now, now + 700_000, Offer().encode()))
-    assert store.take_slots("eng_dead", "workflow:many_one_at_a_time", 1, 1) == 1
-    store.close()
-    async with hf.open(address) as engine:
-        run = await engine.start(many_one_at_a_time, n=1, run_id="next")
-        assert await run.status() == "created"
-        assert "waits for its turn" in await run.why()
-        assert await run.result(timeout=30) == 1
+    try:
+        now = store.now()
+        store.register_engine(EngineRow("eng_dead", "elsewhere", 1, "", now, now + AN_HOUR, Offer().encode()))
+        assert store.take_slots("eng_dead", "workflow:many_one_at_a_time", 1, 1) == 1
+        async with hf.open(address) as engine:
+            run = await engine.start(many_one_at_a_time, n=1, run_id="next")
+            assert await run.status() == "created"
+            assert "waits for its turn" in await run.why()
+            assert store.renew_engine("eng_dead", now)  # its lease has run out
+            assert await run.result(timeout=30) == 1
+    finally:
+        store.close()
 
 
 async def test_places_that_nobody_uses_are_given_back_to_the_others(address: str) -> None:

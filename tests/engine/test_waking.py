@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.engine import memories, recovery
 from holdfast.engine.engine import Engine
 from holdfast.model.errors import StoreError
 from holdfast.store.api import MessageRow
-from tests.engine.kit import check_file, until, url
+from tests.engine.kit import check_file, hold_time, until, url
 
 RUNS = 30
 RAN: Counter[str] = Counter()
@@ -198,12 +198,17 @@ async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, m
     """A version whose code is not here has more timers due than one look takes."""
     monkeypatch.setattr(recovery, "DUE_AT_ONCE", 4)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
         foreign = [await engine.start(wak_asleep, name=f"foreign {n}") for n in range(10)]
         await evicted(engine, 10)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         drivable = engine.recovery._drivable
         theirs = {engine.store.run(run.run_id).run_no for run in foreign}  # type: ignore[union-attr]
-        monkeypatch.setattr(engine.recovery, "_drivable", lambda nos: [n for n in drivable(nos) if n not in theirs])
+
+        async def drivable_here(run_nos: Sequence[int]) -> list[int]:
+            return [run_no for run_no in await drivable(run_nos) if run_no not in theirs]
+
+        monkeypatch.setattr(engine.recovery, "_drivable", drivable_here)
         ours = await engine.start(wak_asleep, name="ours")
         assert await ours.result(timeout=20) == "ours"
 
@@ -211,6 +216,7 @@ async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, m
 async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 1)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
         await evicted(engine, RUNS)
     monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
+from holdfast.engine.readers import LoopReader, Reader
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.versions import Versions
 from holdfast.engine.writers import Writer
@@ -142,6 +143,9 @@ class SimulatedEngine(Engine):
         self.lease: SimulatedLease = SimulatedLease(process)
         self.versions = SharedVersions(process.store)
 
+    def _make_reader(self) -> Reader:
+        return LateReader()
+
     def _writer(self) -> Writer:
         return self.writer
 
@@ -172,6 +176,16 @@ class SharedVersions(Versions):
                     self._compiled[row.hash, version] = known
             plan = self._by_version[workflow, version] = known
         return plan
+
+
+class LateReader(LoopReader):
+    """Reads at once and tells in the next turn of the loop, so that other things happen in between, as they do while a
+    thread reads."""
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        found = function(*args)
+        await asyncio.sleep(0)
+        return found
 
 
 class LoopWriter:
