@@ -537,7 +537,7 @@ class RunActor(BodyPort):
         if ns is not None and ns.status is NodeStatus.RUNNING and not ns.cancelling:
             # a thread was given back because its body waits, and the answer came before it had gone
             if self._restarted_at == self.state.seq:  # it did not: what it waits for is known to another owner only
-                self.engine.spawn(self.engine.leave_lost())
+                self.engine.spawn(self.engine.patrol.leave_lost())
                 return
             self._restarted_at = self.state.seq
             if self._take_place_again(ns):

@@ -33,6 +33,7 @@ from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.leases import Lease, taken_away
 from holdfast.engine.memories import Memories
+from holdfast.engine.patrol import Patrol
 from holdfast.engine.protocols import Done, Executor
 from holdfast.engine.readers import LoopReader, Reader, ReaderThreads
 from holdfast.engine.recovery import Recovery
@@ -60,14 +61,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 R = TypeVar("R")
 _T = TypeVar("_T")
-DEAD_LOOK_SECONDS = 0.25
-"""How often an engine looks whether another one has died: a read, and a lock that is tried, for each of them."""
 DRAIN_SECONDS = 5.0
 """How long a closing engine waits for its last commits, however short the grace time is."""
 GOODBYE_SECONDS = 2.0
 """How long a closing engine waits for its leases to be given back; it has the database to itself by then, or none."""
-HINT_SECONDS = 0.01
-"""How soon after its last look an engine follows a hint."""
 
 
 class Engine:
@@ -107,13 +104,8 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers: dict[str, Handler | None] = {}
         self._flushing: set[int] = set()
-        self._offer = offers.NOTHING
-        self._others_wrote = False
-        self._unowned_told = False
-        """Perhaps there are runs that nobody drives."""
-        self._hinted = asyncio.Event()
-        self._next_sweep = 0.0
-        self._next_dead = 0.0
+        self.offer = offers.NOTHING
+        """What it says it can run."""
         self.loop: asyncio.AbstractEventLoop
         self.committer: Committer
         self.starting: Starting
@@ -121,6 +113,7 @@ class Engine:
         self.branching: Branching
         self.catalogue: Catalogue
         self.recovery: Recovery
+        self.patrol: Patrol
         self.isolation = Isolation(self)
         self._releasing: Batch[tuple[int, int], None] = Batch(self._release_all, self.spawn)
 
@@ -130,7 +123,7 @@ class Engine:
         """Open the store and begin to live; nothing is claimed yet. Only an engine that `takes_over` what others left
         says what it can run: another one is asked to do nothing but its own."""
         if takes_over and self.drives:
-            self._offer = offers.of_this_process(self.queues, self.settings.concurrency, self.settings.lease_seconds)
+            self.offer = offers.of_this_process(self.queues, self.settings.concurrency, self.settings.lease_seconds)
         self.loop = asyncio.get_running_loop()
         self.store.open()
         try:
@@ -140,12 +133,12 @@ class Engine:
             self.branching = Branching(self)
             self.catalogue = Catalogue(self)
             self.recovery = Recovery(self)
+            self.patrol = Patrol(self)
             self.lease.take_lock()
-            await self.committer.call(self.lease.register, self._offer.encode())
+            await self.committer.call(self.lease.register, self.offer.encode())
         except BaseException:
             self.store.close()
             raise
-        self._next_sweep = self.loop.time() + self.settings.sweep_seconds
         self._begin_background()
 
     def _make_reader(self) -> Reader:
@@ -157,9 +150,7 @@ class Engine:
     def _begin_background(self) -> None:
         """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""
         self.lease.start_renewing(self.committer, self.loop)
-        if self.drives:
-            self.store.listen(self._hear)
-        self.spawn(self._poll())
+        self.patrol.begin()
 
     async def close(self) -> None:
         """Stop in order: bodies may end or are left, leases are given back. No attempt is lost. A server that is away
@@ -506,96 +497,6 @@ class Engine:
                 moved.clear()
         finally:
             self.hub.leave(run_no, moved)
-
-    async def _begin_again(self) -> None:
-        """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
-        old = self.lease.engine
-        self.lease.renew_identity()
-        await self.committer.insist(self.lease.register, self._offer.encode())
-        await self.committer.insist(self.store.remove_engine, old)  # frees what was started under the old name
-        self.allowances.lost()
-        await self.leave_lost()
-        await self.recovery.sweep()
-
-    async def leave_lost(self) -> None:
-        """Leave runs that others have taken: we were declared dead, and silent bodies must hear of it too."""
-        for actor in list(self.actors.values()):
-            row = await self.read(self.store.run_by_no, actor.run_no)
-            if row is None or actor.gone:
-                continue  # not written yet, or not here any more
-            if row.token != actor.token or row.engine != self.lease.engine:
-                self.values.forget(actor.run_no)
-                actor.leave(taken_away(actor.run_id, actor.token, "another engine has taken it over"))
-
-    # --- background ----------------------------------------------------------------------------------------
-
-    async def _poll(self) -> None:
-        """Look around, again and again."""
-        while True:
-            await self._rest()
-            try:
-                await self.patrol()
-            except Exception:  # one run that cannot be read must not make the engine deaf to all others
-                if self.fatal is None:
-                    log.exception("looking for work failed; trying again")
-                    await asyncio.sleep(1.0)
-
-    def _hear(self) -> None:
-        """The store says, in a thread of its own, that something was written that wants an owner."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed already
-            self.loop.call_soon_threadsafe(self._hint)
-
-    def _hint(self) -> None:
-        self._unowned_told = True
-        self._hinted.set()
-
-    async def _rest(self) -> None:
-        """Wait until the next look: less when there is something to see. But a moment in any case, or a crowd of hints
-        would leave no time for anything else."""
-        if self.recovery.more_is_due:
-            await asyncio.sleep(0)
-            return
-        pause = self.settings.poll_seconds
-        await asyncio.sleep(min(pause, HINT_SECONDS))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause - HINT_SECONDS):
-                await self._hinted.wait()
-        self._hinted.clear()
-
-    async def patrol(self) -> None:
-        """Look once for what other processes wrote, for timers of runs that nobody owns, and now and then for dead
-        engines and orphans. Safe to call at any time. While the server is away there is nothing to see, and a look
-        would make the whole loop wait for it: bodies go on meanwhile."""
-        others_wrote = self.store.changed()
-        if others_wrote is None:
-            return
-        now = self.loop.time()
-        await self._look_around(others_wrote)
-        if now >= self._next_dead:
-            self._next_dead = now + DEAD_LOOK_SECONDS
-            await self.recovery.bury_dead()
-            if self._others_wrote:  # perhaps a run for whoever takes it; and an engine that stops leaves its own
-                self._others_wrote = False
-                self._unowned_told = True
-        if now >= self._next_sweep:
-            self._next_sweep = now + self.settings.sweep_seconds
-            await self.recovery.sweep()
-        elif self._unowned_told:
-            self._unowned_told = False
-            await self.recovery.claim_claimable()
-        else:
-            await self.recovery.fill_up()
-
-    async def _look_around(self, others_wrote: bool) -> None:
-        """One look at what others wrote."""
-        if self.lease.lost:
-            await self._begin_again()
-        if others_wrote:
-            self.hub.anything()
-            await self.inbox.look()
-            self._others_wrote = True
-        await self.recovery.wake_due()
-        await self.allowances.look(others_wrote)
 
 
 def _queue_names(queues: Sequence[str]) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_no
         await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
         engine.lease.renew_once()
         assert engine.lease.lost
-        await engine.patrol()  # it has another name now
+        await engine.patrol.look()  # it has another name now
         await engine.recovery.claim([number(engine, run)])
         (actor,) = engine.actors.values()
         reader.goes_on.set()

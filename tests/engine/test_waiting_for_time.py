@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine.clock import SystemClock
 from holdfast.testing import harness
-from tests.engine.kit import attempts, check_file, check_harness, types, until, url, waiting, without_code_of
+from tests.engine.kit import attempts, check_file, check_harness, hold_time, types, until, url, waiting, without_code_of
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ async def test_a_timer_never_fires_early_by_the_clock_of_the_store(db: Path) -> 
 
 async def test_timers_that_were_due_while_no_engine_ran_fire_when_one_comes(db: Path) -> None:
     async with hf.open(url(db)) as engine:
+        hold_time(engine)
         for n in range(5):
             await engine.start(tim_sleeps, seconds=0.3, run_id=f"r{n}")
         sleeping = await waiting(engine.get("r4"), "timer")
@@ -90,8 +91,10 @@ async def test_timers_that_were_due_while_no_engine_ran_fire_when_one_comes(db: 
 
 async def test_an_evicted_run_is_woken_by_its_timer(db: Path) -> None:
     async with hf.open(url(db), idle_seconds=0) as engine:
+        clock = hold_time(engine)
         run = await engine.start(tim_sleeps, seconds=0.3)
         await until(lambda: not engine.actors, "it is evicted")
+        clock.go_on()
         assert await run.result() == "awake"
     assert CALLS["bodies"] == 2
     check_file(db)
@@ -109,6 +112,7 @@ async def test_two_engines_fire_a_timer_once(db: Path) -> None:
 
 async def test_a_timer_of_a_run_whose_code_is_not_here_waits_for_who_has_it(db: Path) -> None:
     async with hf.open(url(db)) as engine:
+        hold_time(engine)
         run = await engine.start(tim_sleeps, seconds=0.2, run_id="r")
         (wait,) = await waiting(run, "timer")
     due = wait.until
@@ -116,7 +120,7 @@ async def test_a_timer_of_a_run_whose_code_is_not_here_waits_for_who_has_it(db: 
     with without_code_of("tim_sleeps"):
         async with hf.open(url(db)) as engine:
             await until(lambda: datetime.now(UTC) > due, "it is due")
-            await engine.patrol()
+            await engine.patrol.look()
             assert await engine.get("r").status() == "suspended"
     async with hf.open(url(db)) as engine:
         assert await engine.get("r").result() == "awake"
@@ -204,17 +208,15 @@ async def test_a_wait_until_beyond_all_calendars_spoils_no_view(db: Path) -> Non
 
 
 async def test_a_timer_waits_on_when_the_clock_is_set_back(db: Path) -> None:
-    class Set:
-        back_micros = 0
-
+    class SetBack(SystemClock):
         def now(self) -> int:
-            return time.time_ns() // 1000 - self.back_micros
+            return super().now() - 500_000
 
     async with hf.open(url(db)) as engine:
-        engine.clock = clock = Set()
+        clock = hold_time(engine)
         run = await engine.start(tim_sleeps, seconds=0.1)
         await waiting(run, "timer")
-        clock.back_micros = 500_000
+        clock.go_on(by=SetBack())
         await run.result()
         events = await run.events()
     (due,) = [e.data["due_at"] for e in events if e.type == "TimerSet"]

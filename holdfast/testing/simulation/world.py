@@ -227,7 +227,7 @@ class World:
 
     async def _patrol(self, process: Process) -> None:
         try:
-            await process.engine.patrol()
+            await process.engine.patrol.look()
         except Exception:  # noqa: BLE001 - the engine's own loop logs it, and looks again a second later
             self._look_failed = True
 

@@ -1,0 +1,136 @@
+"""Patrol: an engine looks around, again and again.
+
+Owns: when it looks, and what for: what other processes wrote, timers of runs that nobody owns, dead engines, orphans,
+and whether it was declared dead itself.
+Never: decides what becomes of what it finds (inbox.py, recovery.py, allowances.py).
+Invariants: hints only make a look come sooner. Everything is found without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.leases import taken_away
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+log = logging.getLogger("holdfast.engine")
+DEAD_LOOK_SECONDS = 0.25
+"""How often an engine looks whether another one has died: a read, and a lock that is tried, for each of them."""
+HINT_SECONDS = 0.01
+"""How soon after its last look an engine follows a hint."""
+
+
+class Patrol:
+    """The eyes of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._hinted = asyncio.Event()
+        self._unowned_told = False
+        """Perhaps there are runs that nobody drives."""
+        self._others_wrote = False
+        """Somebody has, since dead engines were last looked for."""
+        self._next_dead = 0.0
+        self._next_sweep = engine.loop.time() + engine.settings.sweep_seconds
+
+    def begin(self) -> None:
+        """Look around from now on, until the engine is closed."""
+        if self._engine.drives:
+            self._engine.store.listen(self._hear)
+        self._engine.spawn(self._go_round())
+
+    async def _go_round(self) -> None:
+        while True:
+            await self._rest()
+            try:
+                await self.look()
+            except Exception:  # one run that cannot be read must not make the engine deaf to all others
+                if self._engine.fatal is None:
+                    log.exception("looking for work failed; trying again")
+                    await asyncio.sleep(1.0)
+
+    def _hear(self) -> None:
+        """The store says, in a thread of its own, that something was written that wants an owner."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._engine.loop.call_soon_threadsafe(self.hint)
+
+    def hint(self) -> None:
+        """Perhaps there is something for us."""
+        self._unowned_told = True
+        self._hinted.set()
+
+    async def _rest(self) -> None:
+        """Wait until the next look: less when there is something to see. But a moment in any case, or a crowd of hints
+        would leave no time for anything else."""
+        if self._engine.recovery.more_is_due:
+            await asyncio.sleep(0)
+            return
+        pause = self._engine.settings.poll_seconds
+        await asyncio.sleep(min(pause, HINT_SECONDS))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause - HINT_SECONDS):
+                await self._hinted.wait()
+        self._hinted.clear()
+
+    async def look(self) -> None:
+        """Look once. Safe to call at any time. While a server is away there is nothing to see."""
+        engine = self._engine
+        others_wrote = engine.store.changed()
+        if others_wrote is None:
+            return
+        now = engine.loop.time()
+        await self._look_at_writes(others_wrote)
+        if now >= self._next_dead:
+            self._next_dead = now + DEAD_LOOK_SECONDS
+            await engine.recovery.bury_dead()
+            if self._others_wrote:  # perhaps a run for whoever takes it; and an engine that stops leaves its own
+                self._others_wrote = False
+                self._unowned_told = True
+        if now >= self._next_sweep:
+            self._next_sweep = now + engine.settings.sweep_seconds
+            await engine.recovery.sweep()
+        elif self._unowned_told:
+            self._unowned_told = False
+            await engine.recovery.claim_claimable()
+        else:
+            await engine.recovery.fill_up()
+
+    async def _look_at_writes(self, others_wrote: bool) -> None:
+        engine = self._engine
+        if engine.lease.lost:
+            await self._begin_again()
+        if others_wrote:
+            engine.hub.anything()
+            await engine.inbox.look()
+            self._others_wrote = True
+        await engine.recovery.wake_due()
+        await engine.allowances.look(others_wrote)
+
+    # --- having been declared dead ---------------------------------------------------------------------------
+
+    async def _begin_again(self) -> None:
+        """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
+        engine = self._engine
+        old = engine.lease.engine
+        engine.lease.renew_identity()
+        await engine.committer.insist(engine.lease.register, engine.offer.encode())
+        await engine.committer.insist(engine.store.remove_engine, old)  # frees what was started under the old name
+        engine.allowances.lost()
+        await self.leave_lost()
+        await engine.recovery.sweep()
+
+    async def leave_lost(self) -> None:
+        """Leave runs that others have taken: silent bodies must hear of it too."""
+        engine = self._engine
+        for actor in list(engine.actors.values()):
+            row = await engine.read(engine.store.run_by_no, actor.run_no)
+            if row is None or actor.gone:
+                continue  # not written yet, or not here any more
+            if row.token != actor.token or row.engine != engine.lease.engine:
+                engine.values.forget(actor.run_no)
+                actor.leave(taken_away(actor.run_id, actor.token, "another engine has taken it over"))
