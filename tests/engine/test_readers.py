@@ -51,6 +51,14 @@ async def rdr_signalled(ctx: hf.Context) -> Any:
     return await ctx.receive("go")
 
 
+async def suspended_run(db: Path) -> str:
+    """A run that nobody drives."""
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        run = await engine.start(rdr_signalled)
+        await until(lambda: not engine.actors)
+    return run.run_id
+
+
 def slowly(engine: Engine, held: str, monkeypatch: pytest.MonkeyPatch) -> SlowReader:
     reader = SlowReader(held)
     monkeypatch.setattr(engine, "_reader", reader)
@@ -73,11 +81,9 @@ async def write(engine: Engine, run: hf.Run[Any], name: str, message_id: str) ->
 async def test_mail_that_comes_while_its_run_is_being_read_is_delivered(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hf.open(url(db), idle_seconds=0.0) as engine:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: not engine.actors)
+    run_id = await suspended_run(db)
     async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run.run_id)
+        run = engine.get(run_id)
         reader = slowly(engine, "_read_runs", monkeypatch)
         claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
         await reader.has_read.wait()
@@ -117,11 +123,9 @@ async def test_mail_goes_to_nobody_who_began_to_drive_a_run_after_it_was_read(
 async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_not_used(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hf.open(url(db), idle_seconds=0.0) as engine:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: not engine.actors)
+    run_id = await suspended_run(db)
     async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run.run_id)
+        run = engine.get(run_id)
         reader = slowly(engine, "_read_runs", monkeypatch)
         claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
         await reader.has_read.wait()
