@@ -141,8 +141,10 @@ class PostgresServer:
         process.wait(30)
 
     def _answers(self) -> bool:
-        file = self.data / "postmaster.pid"
-        said = file.read_text().split() if file.exists() else []
+        try:
+            said = (self.data / "postmaster.pid").read_text().split()
+        except FileNotFoundError:  # not written yet; or a killed server's, which the new one has just taken away
+            return False
         return said[-1:] == ["ready"] and self._process is not None and said[0] == str(self._process.pid)
 
     def _run(self, program: str, *arguments: str) -> None:

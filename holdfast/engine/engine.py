@@ -467,10 +467,10 @@ class Engine:
         hold = f"internal_error: {type(error).__name__}: {error}"
         self.spawn(self.put_on_hold(actor.run_no, actor.token, hold))
 
-    async def put_on_hold(self, run_no: int, token: int, hold: str) -> None:
-        """No engine touches the run until somebody resumes it."""
+    async def put_on_hold(self, run_no: int, token: int, hold: str, *, unused: bool = False) -> None:
+        """No engine touches the run until somebody resumes it. `unused`: we have claimed it, and not driven it."""
         await self.committer.insist(self.store.set_hold, run_no, token, hold)
-        await self.committer.insist(self.store.release, [(run_no, token)])
+        await self.committer.insist(self.store.release, [(run_no, token)], unused)
         self.hub.moved(run_no)
 
     async def release(self, actor: RunActor) -> None:

@@ -41,6 +41,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Those of these handlers that it does not have."""
         return [name for name in needed if name not in self.handlers]
 
+    def changed(self, fingerprints: Mapping[str, str]) -> list[str]:
+        """Those of these handlers whose code is in another state here; what it says nothing about may be in this
+        one."""
+        return [name for name, was in sorted(fingerprints.items()) if self.fingerprints.get(name, was) != was]
+
     def has_code(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether its code is in this state."""
         return all(self.fingerprints.get(name) == fingerprint for name, fingerprint in fingerprints.items())

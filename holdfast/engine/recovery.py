@@ -219,7 +219,7 @@ class Recovery:
         except StoreError:
             unread = [(row.run_no, row.token) for row in rows if row.run_no not in engine.actors]
             if unread and not engine.stopping:  # nobody else could have them while they are ours
-                engine.spawn(engine.committer.insist(engine.store.release, unread))
+                engine.spawn(self._give_back(unread))
             raise
         finally:
             self.coming -= len(wanted)
@@ -392,7 +392,7 @@ class Recovery:
         if row.status == RunStatus.CREATED:  # it was only written down, or never had a place
             command = cmd.Begin()
         else:
-            command = cmd.TakeOver(self._engine.lease.engine, row.token, None, not _cut_off(nodes), changed)
+            command = cmd.TakeOver(self._engine.lease.engine, row.token, row.last_engine, not _cut_off(nodes), changed)
         if self._engine.starting.admit(actor, command, has_place=alone):
             actor.tell(command)
 
@@ -421,7 +421,7 @@ class Recovery:
         for offer in (offers.decode(other.can_run) for other in others):
             if offer.serves(row.queue) and not offer.missing(plan.handlers) and offer.has_code(created.fingerprints):
                 self._left_to_others[row.run_no] = engine.loop.time() + LEFT_SECONDS
-                await engine.committer.insist(engine.store.release, [(row.run_no, row.token)])
+                await self._give_back([(row.run_no, row.token)])
                 return True
         return False
 
@@ -444,15 +444,18 @@ class Recovery:
             return True
         if alone or not is_suspect(row.recoveries, cut_off, limit):
             return False
-        await self._engine.committer.insist(self._engine.store.release, [(row.run_no, row.token)])
+        await self._give_back([(row.run_no, row.token)])
         place = self._engine.starting.place_of(state.plan)
         self._engine.isolation.add(row.run_no, row.recoveries, place, row.priority)
         return True
 
     async def _hold(self, row: RunRow, why: str) -> None:
         log.error("run %s is put on hold: %s", row.run_id, why)
-        engine = self._engine
-        await engine.put_on_hold(row.run_no, row.token, why)
+        await self._engine.put_on_hold(row.run_no, row.token, why, unused=True)
+
+    async def _give_back(self, leases: list[tuple[int, int]]) -> None:
+        """Runs that were claimed and are not for us: whoever drove them before is still the last who did."""
+        await self._engine.committer.insist(self._engine.store.release, leases, True)
 
 
 class _Runs(NamedTuple):

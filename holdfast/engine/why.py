@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -215,8 +216,9 @@ class _Telling:
         text = f"To move it: {self._list(list(dict.fromkeys(ways)))}."
         if driven or not {wait.kind for wait in waits} & {"input", "signal"}:  # resuming it drives it as well
             return f"{text} {driven}".rstrip()
-        resume = f"`holdfast resume {self._row.run_id}` goes on with it"
-        return f"{text} No engine runs its code: what you say is kept, and {resume}."
+        if other_code := self._other_code():
+            return f"{text} What you say is kept, but {other_code}."
+        return f"{text} No engine runs its code: what you say is kept, and {self._resume()}."
 
     def _kept(self) -> str:
         """Signals that came before anybody asked for them."""
@@ -230,15 +232,17 @@ class _Telling:
 
     def _driver(self) -> tuple[str, bool]:
         """Who will go on with it, and whether anybody will."""
-        row, able = self._row, self._able()
-        resume = f"`holdfast resume {row.run_id}` goes on with it"
+        row, able, other_code = self._row, self._able(), self._other_code()
         if row.engine is not None:
             owner, life = self._lives.get(row.engine, (None, "dead"))
             if owner is not None and life != "dead":
                 late = " (it is late with its lease)" if life == "late" else ""
                 return f"Engine {row.engine} (process {owner.pid} on {owner.host}) drives it{late}.", True
             who = row.engine if owner is None else f"{row.engine} (process {owner.pid} on {owner.host})"
-            return f"Engine {who}, which drove it, is dead: the next engine takes it over, and {resume}.", bool(able)
+            if other_code:
+                return f"Engine {who}, which drove it, is dead, and {other_code}.", False
+            takes = f"the next engine takes it over, and {self._resume()}"
+            return f"Engine {who}, which drove it, is dead: {takes}.", bool(able)
         if able:
             names = ", ".join(f"{e.engine} (process {e.pid})" for e in able[:NAMED_MAX])
             woken = "wakes it when the time comes" if row.status == RunStatus.SUSPENDED else "will take it"
@@ -246,7 +250,12 @@ class _Telling:
                 deaths = f"{row.recoveries + 1} engines in a row died while it made no progress"
                 return f"{deaths}, so engine {names} runs it alone, when nothing else runs.", True
             return f"Nobody holds it now; engine {names} {woken}.", True
-        return f"{self._nobody()}: {resume}.", False
+        if other_code:
+            return f"Nobody holds it now, and {other_code}.", False
+        return f"{self._nobody()}: {self._resume()}.", False
+
+    def _resume(self) -> str:
+        return f"`holdfast resume {self._row.run_id}` goes on with it"
 
     def _nobody(self) -> str:
         """Why no engine can run it."""
@@ -260,10 +269,40 @@ class _Telling:
         code = f" ({self._list(lacks)})" if lacks else ""
         return f"The engines that run have not loaded the code of workflow {row.workflow}{code}"
 
+    def _other_code(self) -> str:
+        """That the code of every engine which could take it is not the one that it must go on with; empty where this
+        does not keep it."""
+        if self._able() or not (fitting := self._fitting()):
+            return ""
+        changed = self._list(min((offer.changed(self._began_with) for _, offer in fitting), key=len))
+        return (
+            f"every engine that could take it has other code than it began with ({changed}): as its on_code_change is "
+            f"'fail', it would be put on hold. Start an engine that has the old code, or accept the new one: "
+            f"{self._resume()}"
+        )
+
     def _able(self) -> list[EngineRow]:
-        """Live engines that serve the run's queue and have all of its code."""
-        needed = self._needed()
-        return [e for e, offer in self._offers() if offer.serves(self._row.queue) and not offer.missing(needed)]
+        """Live engines that would go on with it. Who drove it last may have other code: somebody has accepted that
+        there."""
+        was, last = self._began_with, self._row.last_engine
+        return [e for e, offer in self._fitting() if e.engine == last or not offer.changed(was)]
+
+    def _fitting(self) -> list[tuple[EngineRow, Offer]]:
+        """Live engines that serve the run's queue and have all of its code, in whichever state."""
+        needed, queue = self._needed(), self._row.queue
+        return [(e, offer) for e, offer in self._offers() if offer.serves(queue) and not offer.missing(needed)]
+
+    @cached_property
+    def _began_with(self) -> Mapping[str, str]:
+        """The state of the code that the run must go on with; nothing where any will do."""
+        if self._definition is None or self._definition.settings.on_code_change != "fail":
+            return {}
+        first = self._store.event_data(self._row.run_no, [1]).get(1)
+        try:
+            created = None if first is None else ev.decode(*first)
+        except CorruptJournal:
+            created = None  # `holdfast doctor` tells
+        return created.fingerprints if isinstance(created, ev.RunCreated) else {}
 
     def _offers(self) -> list[tuple[EngineRow, Offer]]:
         """What live engines say that they can run; one that drives only its own runs offers nothing."""

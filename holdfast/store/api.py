@@ -50,6 +50,8 @@ class RunRow(msgspec.Struct, gc=False):
     finished_at: int | None
     queue: str = "default"
     """Which engines may drive the run: those that serve this queue."""
+    last_engine: str | None = None
+    """The engine that drove the run before whoever holds its lease now, or did last; None: nobody has given it up."""
 
 
 class NodeRow(NamedTuple):
@@ -188,7 +190,8 @@ class RunChange(NamedTuple):
     status: str
     branch: int
     engine: str | None
-    """The owner after this commit: us, or None to release the lease in the same transaction."""
+    """The owner after this commit: us, or None to release the lease in the same transaction; of a run that has not
+    finished we are the `last_engine` then."""
     recoveries: int
     started_at: int | None
     finished_at: int | None
@@ -378,9 +381,9 @@ class Store(Protocol):
         ...
 
     def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
-        """Takes an engine off the list (it stopped, or it is dead) and frees its runs: their `engine` becomes None and
-        their token grows, so that whatever the old owner still sends is refused. Its places in shared pools are free,
-        too. The number of runs freed.
+        """Takes an engine off the list (it stopped, or it is dead) and frees its runs: their `engine` becomes None,
+        their `last_engine` names it, and their token grows, so that whatever the old owner still sends is refused. Its
+        places in shared pools are free, too. The number of runs freed.
 
         With `expires_at`, the expiry that it was judged by, nothing changes when it has another one by now: it lives,
         and the answer is None."""
@@ -398,13 +401,13 @@ class Store(Protocol):
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
         """Take the lease of those of these runs that are not on hold and unowned, and either unfinished or asked for
-        something (a `new` message): the token grows by one. The rows that were won, after the change, in the order in
-        which they were asked for."""
+        something (a `new` message): the token grows by one, and `last_engine` stays. The rows that were won, after the
+        change, in the order in which they were asked for."""
         ...
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> int:
+    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
         """Give back leases, each (run_no, token), without a commit, in one transaction; how many of them were still
-        held."""
+        held. Whoever gives a run back is its `last_engine`, unless the lease was `unused`: nobody drove it."""
         ...
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool: ...

@@ -133,11 +133,11 @@ def _as_copied(rows: Iterator[Row], name: str, table: Table) -> Iterator[Row]:
     """Rows as they are in a copy: nobody owns a run there, and whoever did before cannot be taken for its owner."""
     if name != "run_state":
         return rows
-    engine, token = table.columns.index("engine"), table.columns.index("token")
+    engine, last, token = (table.columns.index(column) for column in ("engine", "last_engine", "token"))
 
     def freed(row: Row) -> Row:
         changed = list(row)
-        changed[engine], changed[token] = None, row[token] + 1
+        changed[engine], changed[last], changed[token] = None, row[engine] or row[last], row[token] + 1
         return tuple(changed)
 
     return map(freed, rows)

@@ -202,8 +202,8 @@ class PostgresStore(PostgresDoctor):
 
         return {row[0]: run_row(tuple(row)) for row in self._do(take)}
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> int:
-        return len(self._write("release", self._pairs(sorted(leases)))) if leases else 0
+    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
+        return len(self._write("release", (*self._pairs(sorted(leases)), unused))) if leases else 0
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
         return len(self._write("set_hold", (run_no, token, hold))) == 1

@@ -147,8 +147,8 @@ class SqliteStore(SqliteDoctor):
         won = self._transaction(lambda cursor: _claim(cursor, engine, run_nos))
         return [won[run_no] for run_no in dict.fromkeys(run_nos) if run_no in won]
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> int:
-        return self._transaction(lambda cursor: _release(cursor, leases)) if leases else 0
+    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
+        return self._transaction(lambda cursor: _release(cursor, leases, unused)) if leases else 0
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
         return self._change("set_hold", (run_no, token, hold)) == 1
@@ -340,10 +340,10 @@ def _send(cursor: apsw.Cursor, messages: Sequence[MessageRow]) -> list[Sent]:
     return became
 
 
-def _release(cursor: apsw.Cursor, leases: Sequence[tuple[int, int]]) -> int:
+def _release(cursor: apsw.Cursor, leases: Sequence[tuple[int, int]], unused: bool) -> int:
     released = 0
     for start, end, sql in _RELEASE.batches(len(leases)):
-        bindings = [value for lease in leases[start:end] for value in lease]
+        bindings = [value for lease in leases[start:end] for value in (*lease, unused)]
         released += cursor.execute(sql, bindings).connection.changes()
     return released
 

@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from tests.branches import world
 from tests.branches.world import World, add, ended, total
-from tests.engine.kit import node_of, types, url
+from tests.engine.kit import hold_time, node_of, types, url
 
 
 @hf.workflow
@@ -161,6 +161,7 @@ async def test_the_rest_of_a_run_goes_on_beside_a_jump(db: Path, bodies: World) 
         return [rested, add.named("b")(add.named("a")(x))]
 
     async with hf.open(url(db)) as engine:
+        clock = hold_time(engine)
         run = await engine.start(br_beside, x=0)
         while await run.status() != "suspended":
             await world_turn()
@@ -168,6 +169,7 @@ async def test_the_rest_of_a_run_goes_on_beside_a_jump(db: Path, bodies: World) 
         await run.jump(to="a")
         (kept,) = await run.waits()
         assert (kept.wait_id, kept.until) == (wait.wait_id, wait.until)
+        clock.go_on()
         assert await ended(run) == ["rested", 2]
         assert bodies.again() == ["a", "a", "b", "b", "nap"]
         assert types(await run.events()).count("WaitOpened") == 1

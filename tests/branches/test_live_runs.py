@@ -14,7 +14,7 @@ from holdfast.model import handlers
 from holdfast.rules.branches import Asked
 from tests.branches import world
 from tests.branches.world import World, add, ended
-from tests.engine.kit import attempts, node_of, types, until, until_async, url
+from tests.engine.kit import attempts, hold_time, node_of, types, until, until_async, url
 
 
 async def reaches(run: hf.Run[Any], status: str) -> None:
@@ -273,6 +273,7 @@ async def br_sleeps_a_moment(ctx: hf.Context) -> str:
 
 async def test_a_fork_between_a_wait_and_its_timer_takes_both_and_wakes_up(db: Path, bodies: World) -> None:
     async with hf.open(url(db)) as engine:
+        clock = hold_time(engine)
         run = await engine.start(br_sleeps_a_moment)
         await reaches(run, "suspended")
         journal = await run.events()
@@ -280,6 +281,7 @@ async def test_a_fork_between_a_wait_and_its_timer_takes_both_and_wakes_up(db: P
         assert journal[asked].type == "TimerSet"
         await run.fork(at=asked)
         assert (await run.branches())[1]["cutoff_seq"] == asked + 1
+        clock.go_on()
         assert await ended(run) == "awake"
 
 

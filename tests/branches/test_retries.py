@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from tests.branches import world
 from tests.branches.world import World, add, ended, total
-from tests.engine.kit import attempts, node_of, types, url
+from tests.engine.kit import attempts, hold_time, node_of, types, url
 
 
 async def step(name: str) -> str:
@@ -233,6 +233,7 @@ async def test_a_run_that_took_too_long_has_its_time_again(db: Path, bodies: Wor
         run = await engine.start(br_in_time, x=1, timeout=0.05)
         assert "timeout" in await ended(run)
         bodies.gate.set()
+        hold_time(engine)
         await run.retry()
         assert await ended(run) == 1
         assert types(await run.events(branch=2)).count("TimerSet") == 2

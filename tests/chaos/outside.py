@@ -1,8 +1,8 @@
 """Outside: the world that bodies act upon, as one file of lines, and what can be read from it afterwards.
 
 Every body and step writes a line when it acts: what acted, under which idempotency key, in which attempt. A body of
-which only so many may be at work writes one when it comes and one when it goes. A line is one write, so that no kill
-tears it; nothing is synced, because processes are killed here and not the machine.
+which only so many may be at work writes one when it comes and one when it goes. A line is one write; nothing is
+synced, because processes are killed here and not the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.appended import lines_in
 
 VARIABLE = "CHAOS_OUTSIDE"
 """Says where the file is, to processes that run bodies."""
@@ -102,5 +104,4 @@ class Outside:
         return [shift._replace(went=ends.get((shift.body, shift.pid))) for shift in found]
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        for line in self.file.read_text().splitlines():
-            yield json.loads(line)
+        return lines_in(self.file.read_bytes())

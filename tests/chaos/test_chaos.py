@@ -27,7 +27,7 @@ from tests.servers import PostgresServer, required_server
 from tests.store.postgres_kit import sql
 
 CUT = Scale(
-    seconds=20, runs=220, seats=((), ("default",), ("default", SLOW)), server_kills=1, freezes=1, lease_seconds=1.0
+    seconds=20, runs=220, seats=((), ("default",), ("default", SLOW)), server_kills=1, freezes=1, lease_seconds=2.0
 )
 WHOLE = Scale(
     seconds=600,

@@ -133,6 +133,8 @@ def named(name: str, times: int = 1):
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_") and k != "PYTHONDONTWRITEBYTECODE"}
 COMMAND = [sys.executable, "-m", "holdfast"]
+PATIENCE_SECONDS = 60.0
+"""How long is waited for what must happen; it never decides whether something is quick enough."""
 
 
 class Project:
@@ -152,7 +154,7 @@ class Project:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
 
@@ -193,11 +195,22 @@ class Project:
         return [event for event in found if not types or event.get("type") in types]
 
 
-def eventually(condition: Callable[[], bool], message: str, seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], message: str, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, message
         time.sleep(0.01)
+
+
+def ask_to_stop(worker: subprocess.Popen[str], how: signal.Signals = signal.SIGTERM) -> None:
+    """Stop a worker that has runs as a service manager does; returns when the worker has said that it drains."""
+    worker.send_signal(how)
+    assert worker.stderr is not None
+    said = ""
+    while "stopping: " not in said:
+        line = worker.stderr.readline()
+        assert line, f"it ended without draining: {said}"
+        said += line
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.conftest import COMMAND, ENVIRONMENT, ORDER, Project, eventually
+from tests.cli.conftest import COMMAND, ENVIRONMENT, ORDER, PATIENCE_SECONDS, Project, eventually
 
 FLOWS = """
 import os
@@ -248,7 +248,7 @@ def test_a_request_that_was_sent_before_the_crash_is_applied_by_the_next_engine(
         "import asyncio, holdfast as hf, flows\n"
         "async def main():\n"
         "    async with hf.open('sqlite:///holdfast.db') as engine:\n"
-        "        print(await engine.get('order-42').result(timeout=20)) if await opened(engine) else None\n"
+        "        print(await engine.get('order-42').result(timeout=60)) if await opened(engine) else None\n"
         "async def opened(engine):\n"
         "    while (await engine.get('order-42').show())['branch'] == 1: await asyncio.sleep(0.01)\n"
         "    return True\n"
@@ -260,7 +260,7 @@ def test_a_request_that_was_sent_before_the_crash_is_applied_by_the_next_engine(
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.stdout == "boxes receipt-42-1500\n", done
@@ -272,11 +272,11 @@ def test_a_run_that_another_process_drives_is_jumped_and_followed(project: Proje
     jump = project.start("jump", "live", "gated", "--json")
     eventually(lambda: len(project.json("branches", "live")) == 2, "the branch was never opened")
     project.open_gate()
-    out, err = jump.communicate(timeout=30)
+    out, err = jump.communicate(timeout=PATIENCE_SECONDS)
     assert jump.returncode == 0, err
     assert json.loads(out)["branch"] == 2
     assert "is driven by engine" in err
-    first, _ = driving.communicate(timeout=30)
+    first, _ = driving.communicate(timeout=PATIENCE_SECONDS)
     assert (driving.returncode, first.strip()) == (0, "6")
     assert project.marks("adds") == 9, "three steps before the jump, six on the new branch"
 

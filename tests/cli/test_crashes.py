@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Project, eventually
+from tests.cli.conftest import PATIENCE_SECONDS, Project, eventually
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, out, err
 
 

@@ -301,12 +301,13 @@ async def test_a_view_stops_when_it_is_told_to_at_the_moment_something_moves() -
     await asyncio.sleep(REDRAW_SECONDS + 0.05)
     moved.set()
     showing.cancel()
-    await asyncio.wait([showing], timeout=2)
+    await asyncio.wait([showing], timeout=30)
     assert showing.cancelled()
 
 
-def on_terminal(project: Project, *args: str, **env: str) -> tuple[str, int]:
-    """Run a command on a pseudo terminal; everything it drew, and its exit code."""
+def on_terminal(project: Project, *args: str, wanted: str | None = None, **env: str) -> tuple[str, int]:
+    """Run a command on a pseudo terminal, and open the gate when it has drawn what is wanted; everything it drew, and
+    its exit code."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project.directory)
@@ -321,20 +322,48 @@ def on_terminal(project: Project, *args: str, **env: str) -> tuple[str, int]:
         if not data:
             break
         drawn += data
+        if wanted is not None and re.search(wanted, plain(drawn.decode(errors="replace"))):
+            project.open_gate()
     os.close(terminal)
     return drawn.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def plain(drawn: str) -> str:
+    """Without colours and movements."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+
+
+WATCHED = """
+
+@hf.node
+async def grind(ctx: hf.Context, numbers: list[int]) -> int:
+    block = 0
+    while not os.path.exists("go"):
+        block = block % 9 + 1
+        ctx.progress(block, 10, f"block {block}")
+        await asyncio.sleep(0.06)
+    return sum(numbers)
+
+
+@hf.workflow
+def watched():
+    return grind(hf.map(enrich, list(range(40)), limit=4))
+"""
+
+
 def test_the_live_view_draws_a_moving_tree_on_a_terminal(project: Project) -> None:
-    drawn, code = on_terminal(project, "run", "flows.py:wide", "--run-id", "w")
+    with (project.directory / "flows.py").open("a") as flows:
+        flows.write(WATCHED)
+    at_work = r"● grind\s+━*╸?─+\s+\d+\.\ds\s+block \d"
+    drawn, code = on_terminal(project, "run", "flows.py:watched", "--run-id", "w", wanted=at_work)
     assert code == 0
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
-    frames = re.findall(r"enrich ×40\s+(\d+)/40", plain)
+    shown = plain(drawn)
+    frames = re.findall(r"enrich ×40\s+(\d+)/40", shown)
     assert len(set(frames)) >= 2
     assert frames[-1] == "40"
-    assert re.search(r"● crunch\s+━*╸?─+\s+\d\.\ds\s+block \d", plain)
-    assert re.search(r"✓ wide\s+2/2\s+━{20}", plain)
-    assert plain.rstrip().endswith("1560")
+    assert re.search(at_work, shown)
+    assert re.search(r"✓ watched\s+2/2\s+━{20}", shown)
+    assert shown.rstrip().endswith("1560")
     assert "\x1b[36m" in drawn
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.store.urls import store_at
-from tests.cli.conftest import CHEAP, Project, eventually
+from tests.cli.conftest import CHEAP, Project, ask_to_stop, eventually
 from tests.servers import PostgresServer
 
 
@@ -59,7 +59,7 @@ def ended(project: Project, *run_ids: str) -> None:
     def all_have() -> bool:
         return all(project.json("show", run_id)["status"] == "completed" for run_id in run_ids)
 
-    eventually(all_have, f"{run_ids} did not complete", 60)
+    eventually(all_have, f"{run_ids} did not complete")
 
 
 def owned(project: Project) -> dict[str, int]:
@@ -72,6 +72,7 @@ def test_a_worker_drives_what_was_started_elsewhere(shared: Project) -> None:
     worker = Worker(shared)
     assert shared.json("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "late")["run_id"] == "late"
     ended(shared, "early", "late")
+    assert shared.events("early", "RunTakenOver") == [], "nobody had it before"
     code, output = worker.stop()
     assert code == 0
     assert json.loads(output.splitlines()[-1])["status"] == "stopped"
@@ -107,7 +108,8 @@ def test_a_worker_that_is_killed_is_noticed_and_another_goes_on_with_the_next_at
     ended(shared, "held")
     assert shared.marks("adds") == 6  # three before the gate and three behind it: none was done again
     (taken,) = shared.events("held", "RunTakenOver")
-    assert taken["data"]["engine"] == second.said["engine"]
+    assert (taken["data"]["engine"], taken["data"]["previous"]) == (second.said["engine"], first.said["engine"])
+    assert "graceful" not in taken["data"]
     second.stop()
     assert shared.cli("doctor", "--deep").returncode == 0
 
@@ -122,6 +124,8 @@ def test_a_worker_that_is_stopped_leaves_its_runs_at_once_with_no_attempt_lost(s
     second = Worker(shared)
     ended(shared, "held")
     assert [event["data"]["attempt"] for event in shared.events("held", "NodeStarted")][-1] == 1
+    (taken,) = shared.events("held", "RunTakenOver")
+    assert (taken["data"]["previous"], taken["data"]["graceful"]) == (first.said["engine"], True)
     second.stop(signal.SIGINT)
 
 
@@ -129,7 +133,7 @@ def test_a_stopping_worker_lets_bodies_end_and_takes_nothing_new(shared: Project
     worker = Worker(shared, "--drain", "60")
     shared.json("start", "flows.py:careful", "--run-id", "held")
     shared.wait_for("once")
-    worker.process.send_signal(signal.SIGTERM)
+    ask_to_stop(worker.process)
     shared.json("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "too late")
     shared.open_gate()
     worker.process.communicate(timeout=60)
@@ -164,7 +168,7 @@ def test_a_long_drain_gives_a_cancelled_body_no_more_time(project: Project) -> N
     project.json("start", "flows.py:stubborn", "--run-id", "stubborn")
     project.wait_for("stubborn")
     project.cli("cancel", "stubborn")
-    eventually(lambda: project.json("show", "stubborn")["status"] == "cancelled", "it was not given up", 60)
+    eventually(lambda: project.json("show", "stubborn")["status"] == "cancelled", "it was not given up")
     worker.process.kill()
 
 

@@ -18,6 +18,12 @@ def nursery() -> Iterator[Nursery]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def _nobody_lives_on(nursery: Nursery) -> Iterator[None]:
+    yield
+    nursery.end_lives()
+
+
 @pytest.fixture
 def arena(tmp_path: Path, nursery: Nursery) -> Arena:
     return Arena(tmp_path, nursery)

@@ -43,8 +43,7 @@ def arrange() -> None:
     environ = os.environ
     dying.die_at(environ.get("HOLDFAST_DIE_AT"))
     if place := environ.get("CRASH_STOP_AT"):
-        # sent to this very thread: sent to the process, it might go a little further, and stop with a lock in its hand
-        dying.at = _countdown(place, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP))
+        dying.at = _countdown(place, _stop_between_transactions())
     if dying.at is not None:
         _reach_the_end_of_transactions()
         _reach_statements_under_way()
@@ -74,6 +73,25 @@ def _countdown(place: str, act: Callable[[], None]) -> Callable[[str], None]:
                 act()
 
     return at
+
+
+def _stop_between_transactions() -> Callable[[], None]:
+    """To stand still (SIGSTOP) while no other thread is in the middle of a transaction on a file: a lease that is just
+    being renewed would keep everybody else out for as long as we stand still."""
+    transaction = SqliteStore._transaction
+    between = threading.RLock()
+
+    def whole(self: SqliteStore, work: Callable[[apsw.Cursor], Any]) -> Any:
+        with between:
+            return transaction(self, work)
+
+    def stop() -> None:
+        with between:
+            # to this very thread: sent to the process, it might go a little further, and stop with a lock in its hand
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+    SqliteStore._transaction = whole  # type: ignore[method-assign]
+    return stop
 
 
 def _reach_the_end_of_transactions() -> None:

@@ -91,6 +91,7 @@ class Nursery:
         self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
         self._ends: dict[int, int] = {}
+        self._lives: list[Life] = []
 
     def start(self, *arguments: str, **environment: str) -> Life:
         """A life of flows.py with these arguments and this environment."""
@@ -102,7 +103,17 @@ class Nursery:
                 self._note(answer)
         finally:
             os.close(writer)
-        return Life(self, answer["pid"], os.fdopen(reader))
+        life = Life(self, answer["pid"], os.fdopen(reader))
+        self._lives.append(life)
+        return life
+
+    def end_lives(self) -> None:
+        """Kill those that nobody has waited for: a test that failed leaves nobody to the next one."""
+        lives, self._lives = self._lives, []
+        for life in lives:
+            if life.returncode is None:
+                life.kill()
+                life.wait()
 
     def send_signal(self, pid: int, number: int) -> None:
         """Send a signal to a life, unless it has ended; it is sent when this returns."""
@@ -190,6 +201,8 @@ def _live(flows: Any, order: dict[str, Any], output: int, orders: socket.socket)
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # also when the tests were told to ignore theirs, as everything is that a script starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         orders.close()
         os.dup2(output, 1)
         os.close(output)

@@ -19,6 +19,7 @@ from tests.crash.nursery import Life, Nursery
 from tests.crash.supervisor import Arena
 from tests.engine.kit import check_journal
 from tests.servers import PostgresServer
+from tests.store.postgres_kit import sql
 
 UNDER_WAY = "SELECT pid, query_start FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid()"
 _BINDING = re.compile(r"\?")
@@ -42,15 +43,15 @@ class PostgresArena(Arena):
     def address(self) -> str:
         return self.way(self.url)
 
-    def start(self, *runs: str, **environment: str) -> Life:
-        return super().start(*runs, **{"HOLDFAST_LEASE_SECONDS": "3", **environment})
-
     def sibling(self, name: str) -> PostgresArena:
         return PostgresArena(self.server, self.folder / name, self._nursery)
 
     def close(self) -> None:
         self.store.close()
         self._beside.close()
+
+    def lets_others_write(self) -> bool:
+        return not self.query("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
 
     def gone(self, life: Life) -> None:
         """What it sent last is done or not; its lease has run out."""
@@ -108,6 +109,9 @@ class PostgresArena(Arena):
         self.write(f"ALTER SYSTEM SET {setting} = {value}")
         self.write("SELECT pg_reload_conf()")
         try:
+            # Every session is told by the server's main process, as we are; who comes after that finds all told.
+            self.wait_for(lambda: self.query("SELECT current_setting(?)", setting) == [(value,)])
+            sql(self.url, "SELECT 1")
             yield
         finally:
             self.write(f"ALTER SYSTEM RESET {setting}")

@@ -8,16 +8,16 @@ death the journal is proven (kit.check_file), and what it says is completed must
 from __future__ import annotations
 
 import json
-import mmap
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from tests.appended import lines_in
 from tests.crash.nursery import PATIENCE_SECONDS, Life, Nursery
 from tests.engine.kit import check_file
 
@@ -83,6 +83,26 @@ class Arena:
         self.kills += 1
         return True
 
+    def stand_still(self, life: Life) -> None:
+        """Stop it (SIGSTOP), though not in the middle of a transaction: that would keep everybody else out for ever."""
+        while True:
+            life.send_signal(signal.SIGSTOP)
+            self.wait_for(life.is_stopped)
+            if self.lets_others_write():
+                return
+            life.send_signal(signal.SIGCONT)
+
+    def lets_others_write(self) -> bool:
+        """Whether nobody is in the middle of a transaction."""
+        connection = apsw.Connection(str(self.db), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return False
+        finally:
+            connection.close()
+        return True
+
     def gone(self, life: Life) -> None:
         """It has ended: what others of this database must know or wait for, before they can go on."""
 
@@ -138,7 +158,7 @@ class Arena:
     def effects(self) -> list[dict[str, Any]]:
         if not self.effects_file.exists():
             return []
-        return list(effects_in(self.effects_file.read_bytes()))
+        return list(lines_in(self.effects_file.read_bytes()))
 
     def acted(self, run_id: str) -> list[str]:
         """What acted, in order, without the run's name."""
@@ -209,17 +229,3 @@ class Arena:
                 return found
             time.sleep(0.01)
         raise AssertionError("never happened")
-
-
-def effects_in(data: bytes) -> Iterator[dict[str, Any]]:
-    """What a file of effects tells. A process that is killed while it writes a line over the end of a page may leave
-    the part that is on the first page, which is no effect; whoever acts next writes behind it. A line that is cut
-    anywhere else is a fault."""
-    begin = 0
-    for line in data.splitlines(keepends=True):
-        whole = line.rfind(b'{"name"')
-        cuts = [whole] * (whole > 0) + [len(line)] * (not line.endswith(b"\n"))
-        assert all((begin + cut) % mmap.PAGESIZE == 0 for cut in cuts), f"a line was cut: {line!r} at {begin}"
-        if line.endswith(b"\n"):
-            yield json.loads(line[whole:])
-        begin += len(line)

@@ -124,12 +124,12 @@ def test_of_several_answers_at_once_one_wins_and_the_others_are_told_who_did(are
 
 
 def test_an_answer_that_was_given_after_the_deadline_loses_also_when_nobody_lived_to_see_it_pass(arena: Arena) -> None:
-    arena.crash("deadline:r", stay="quiet", CRASH_DEADLINE="0.3")
+    arena.crash("deadline:r", stay="quiet", CRASH_DEADLINE="3")
     ((due_at,),) = arena.query("SELECT until FROM run_waits WHERE status = 'open'")
     arena.wait_for(lambda: arena.query("SELECT 1 WHERE unixepoch('subsec') * 1e6 > ?", due_at + 50_000))
-    acknowledged, error = told(arena, answer(arena, "r", "late"), CRASH_DEADLINE="0.3")
+    acknowledged, error = told(arena, answer(arena, "r", "late"), CRASH_DEADLINE="3")
     assert (acknowledged, "has passed its deadline" in error) == ([], True)
-    arena.finish(CRASH_DEADLINE="0.3")
+    arena.finish(CRASH_DEADLINE="3")
     assert arena.result("r") == "nobody"
 
 

@@ -36,7 +36,7 @@ def come_back(arena: Arena, zombie: Life) -> None:
 def test_k13_an_engine_that_was_paused_past_its_lease_writes_nothing_when_it_comes_back(arena: Arena) -> None:
     zombie = arena.start("slowly:r", **SHORT_LEASE)
     arena.wait_for(lambda: arena.acted("r") == ["slow"])
-    zombie.send_signal(signal.SIGSTOP)
+    arena.stand_still(zombie)
     arena.finish()  # its lock is held, so its lease decides
     assert arena.result("r") == "r/three"
     (arena.folder / "effects.gate").touch()  # the zombie's body may return now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,17 +54,6 @@ class Site(Project):
         program, *arguments = command
         assert Path(program).name == "holdfast"
         return self.start(*arguments, **variables | self.variables)
-
-
-def ask_to_stop(worker: subprocess.Popen[str], how: str = "SIGTERM") -> None:
-    """Stop a worker that has runs as a service manager does; returns when the worker has said that it drains."""
-    worker.send_signal(signal.Signals[how])
-    assert worker.stderr is not None
-    said = ""
-    while "stopping: " not in said:
-        line = worker.stderr.readline()
-        assert line, f"it ended without draining: {said}"
-        said += line
 
 
 @pytest.fixture

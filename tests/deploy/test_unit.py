@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 
 from holdfast.cli import output
 from holdfast.store.urls import store_at
-from tests.cli.conftest import eventually
-from tests.deploy.conftest import DEPLOY, Site, ask_to_stop
+from tests.cli.conftest import ask_to_stop, eventually
+from tests.deploy.conftest import DEPLOY, Site
 
 UNIT = DEPLOY / "holdfast-worker.service"
 VARIABLES = DEPLOY / "worker.env"
@@ -123,7 +124,7 @@ def test_the_command_of_the_unit_lets_bodies_end_and_gives_its_leases_back(site:
     site.wait_for("begun")
     site.wait_for("asleep")
     eventually(lambda: [engine["runs"] for engine in site.holdfast("engines")] == [2], "it does not own both runs")
-    ask_to_stop(worker, SERVICE["KillSignal"])
+    ask_to_stop(worker, signal.Signals[SERVICE["KillSignal"]])
     site.open_gate()
     worker.communicate(timeout=float(SERVICE["TimeoutStopSec"]))
     assert worker.returncode == 0

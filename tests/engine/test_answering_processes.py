@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import check_file, closed_waits, until, url, waiting
+from tests.engine.kit import check_file, closed_waits, hold_time, until, url, waiting
 
 SCRIPT = Path(__file__).with_name("answering_process.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,8 +127,10 @@ async def test_an_answer_against_the_deadline_has_one_winner_whose_word_is_the_r
     ada, bob = people
     async with hf.open(url(db)) as engine:
         for number in range(8):
+            clock = hold_time(engine)
             run = await engine.start(proc_asks_until, seconds=0.3)
             (wait,) = await waiting(run, "input")
+            clock.go_on()
             assert wait.until is not None
             at = wait.until.timestamp() + (number - 4) * 0.004
             outcomes = await asyncio.gather(

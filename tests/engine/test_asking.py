@@ -18,6 +18,7 @@ from tests.engine.kit import (
     check_file,
     check_harness,
     closed_waits,
+    hold_time,
     node_of,
     types,
     until,
@@ -535,6 +536,7 @@ async def test_an_answer_that_is_sent_past_the_deadline_loses_although_nobody_wa
         return await ctx.ask("Quick?", schema=str, deadline=1.5, default="too late")
 
     async with hf.open(url(db)) as engine:
+        hold_time(engine)
         run = await engine.start(ask_briefly, run_id="r")
         (wait,) = await waiting(run, "input")
     deadline = wait.until

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import attempts, check_file, node_of, types, until, until_async, url
+from tests.engine.kit import attempts, check_file, hold_time, node_of, types, until, until_async, url
 
 
 @pytest.fixture
@@ -448,7 +448,10 @@ async def test_a_body_that_is_left_can_record_nothing_any_more(db: Path) -> None
         return "the truth"
 
     async with hf.open(url(db), idle_seconds=0) as engine:
+        clock = hold_time(engine)
         run = await engine.start(clings)
+        await until(lambda: not engine.actors, "it is evicted")
+        clock.go_on()
         assert await run.result() == "the truth"
     assert raised == ["Suspended"] * 3
     check_file(db)
@@ -508,6 +511,7 @@ async def test_a_sleep_outlives_the_engine(db: Path) -> None:
         return "rested"
 
     async with hf.open(url(db)) as engine:
+        hold_time(engine)
         run = await engine.start(naps, run_id="r")
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(db)) as engine:

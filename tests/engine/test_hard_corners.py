@@ -11,7 +11,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.model.errors import StoreFull
-from tests.engine.kit import attempts, check_file, until, until_async, url
+from holdfast.testing import harness
+from tests.engine.kit import attempts, check_file, hold_time, until, until_async, url
 
 
 @pytest.fixture
@@ -39,13 +40,14 @@ async def test_an_engine_that_was_declared_dead_goes_on_under_another_name(db: P
         await ctx.step(asyncio.sleep, 0.05)
         return n
 
-    async with hf.open(url(db), lease_seconds=0.6) as first, hf.open(url(db), lease_seconds=0.6) as second:
+    async with hf.open(url(db)) as first, hf.open(url(db)) as second:
         old = first.lease.engine
         connection = apsw.Connection(str(db))
         connection.set_busy_timeout(10_000)
         connection.execute("UPDATE engines SET expires_at = 1 WHERE engine = ?", (old,))
         connection.close()
         await second.recovery.bury_dead()
+        first.lease.renew_once()
         await until(lambda: first.lease.engine != old, "the engine takes a new name")
         await until(lambda: any(e.engine == first.lease.engine for e in second.store.engines()), "it is on the list")
         runs = [await first.start(corner_body, n=n) for n in range(3)]
@@ -68,10 +70,11 @@ async def test_more_children_in_one_turn_than_run_numbers_are_reserved_at_once(d
 async def test_a_parent_that_waits_for_a_run_it_did_not_start_is_woken_after_a_restart(db: Path) -> None:
     @hf.workflow
     async def corner_waits(ctx: hf.Context) -> str:
-        return await ctx.child(corner_sleeps, seconds=2.0, run_id="other")
+        return await ctx.child(corner_sleeps, seconds=0.3, run_id="other")
 
     async with hf.open(url(db), idle_seconds=0) as engine:
-        await engine.start(corner_sleeps, seconds=2.0, run_id="other")
+        hold_time(engine)
+        await engine.start(corner_sleeps, seconds=0.3, run_id="other")
         parent = await engine.start(corner_waits, run_id="parent")
         await until_async(lambda: _has(parent, "suspended"), "the parent waits")
     async with hf.open(url(db), idle_seconds=0, recover=False) as engine:  # only the other run goes on here
@@ -134,18 +137,19 @@ async def test_a_step_that_raises_stop_iteration_fails(db: Path) -> None:
             await (await engine.start(body)).result(timeout=20)
 
 
-async def test_a_heartbeat_is_not_wanted_while_a_body_sleeps(db: Path) -> None:
-    @hf.node(heartbeat=0.3)
+async def test_a_heartbeat_is_not_wanted_while_a_body_sleeps() -> None:
+    @hf.node(heartbeat=0.2)
     async def beats(ctx: hf.Context) -> str:
-        await ctx.sleep(0.7)
+        await ctx.sleep(0.8)  # too short to be left: it is the same body that goes on
         return "alive"
 
     @hf.workflow
     def graph():
         return beats()
 
-    async with hf.open(url(db)) as engine:
-        run = await engine.start(graph)
+    async with harness() as h:
+        run = await h.start(graph)
+        await h.advance(seconds=1)
         assert await run.result() == "alive"
         assert attempts(await run.events(), "beats") == [1]
 

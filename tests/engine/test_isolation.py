@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import attempts, until, url
+from tests.engine.kit import attempts, hold_time, until, url
 
 gates: dict[str, asyncio.Event] = {}
 """What bodies wait for, by name; a test makes its own."""
@@ -113,10 +113,12 @@ async def test_a_timer_of_another_run_does_not_wake_it_beside_a_suspect(db: Path
     gates.update(suspect=asyncio.Event())
     await cut_off(db, isolation_gated, 2, name="suspect")
     async with hf.open(url(db), recover=False, idle_seconds=60) as engine:
+        clock = hold_time(engine)
         asleep = await engine.start(isolation_asleep, seconds=0.5)
         await until(lambda: engine.store.run(asleep.run_id).status == "suspended")
         await engine.resume("suspect")
         await until(lambda: inside == ["suspect"])
+        clock.go_on()
         actor = engine.actors[engine.store.run(asleep.run_id).run_no]
         await until(lambda: actor.mailbox or "awake" in inside, "the timer rings")
         for _ in range(10):
@@ -157,6 +159,7 @@ async def test_a_child_of_a_suspect_starts_when_the_suspect_rests(db: Path) -> N
 async def test_a_suspended_run_is_no_suspect(db: Path) -> None:
     gates.update(suspect=asyncio.Event())
     async with hf.open(url(db), recover=False) as engine:
+        hold_time(engine)
         asleep = await engine.start(isolation_asleep, seconds=1.0, run_id="asleep")
         await until(lambda: engine.store.run("asleep").status == "suspended")
     connection = apsw.Connection(str(db))

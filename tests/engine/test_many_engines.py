@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.engine.clock import SystemClock
 from holdfast.engine.offers import Offer
 from holdfast.model import handlers
 from holdfast.store.api import EngineRow
@@ -316,7 +317,11 @@ async def many_sleepy_gated(ctx: hf.Context, name: str) -> str:
     return name
 
 
-async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(address: str) -> None:
+async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server's clock, as an engine knows it, is behind for as long as the answer took: then nothing is due yet.
+    monkeypatch.setattr("holdfast.engine.engine.clock_of", lambda store: SystemClock())
     (asleep,) = await _asleep_and_due(address, many_sleepy_long, {"n": 0})
     async with hf.open(address, drive=False) as client:
         runs = [await client.start(many_first, n=n) for n in range(30)]
@@ -468,6 +473,7 @@ async def test_a_run_that_refuses_other_code_is_left_to_an_engine_that_has_its_o
             found_row = engine.store.run("strict")
             assert found_row is not None
             assert (found_row.engine, found_row.hold) == (None, None)
+            assert found_row.last_engine == client.lease.engine, "who only looked at it has not driven it"
             client.store.remove_engine("eng_right")
 
     async def is_held() -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import attempts, check_file, node_of, until_async, url, waiting
+from tests.engine.kit import attempts, check_file, hold_time, node_of, until_async, url, waiting
 
 LOCK = threading.Lock()
 
@@ -160,9 +160,10 @@ async def test_a_signal_that_was_sent_past_the_deadline_is_kept_for_later_althou
         return [first, await ctx.receive("n", schema=str)]
 
     async with hf.open(url(db)) as engine:
+        hold_time(engine)
         run = await engine.start(flow, run_id="late")
         await waiting(run, "signal")
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # the deadline has passed
     async with hf.open(url(db), recover=False) as engine:
         await engine.get("late").signal("n", "late")
     async with hf.open(url(db)) as engine:

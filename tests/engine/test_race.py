@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.testing import context, explore, harness
-from tests.engine.kit import PATIENCE_SECONDS, check_file, types, until_async, url
+from tests.engine.kit import PATIENCE_SECONDS, check_file, hold_time, types, until_async, url
 
 
 def _closed(events: list[Any]) -> list[str]:
@@ -272,9 +272,10 @@ async def test_of_calls_that_were_answered_while_nobody_ran_the_earlier_one_wins
 
     path = tmp_path / "runs.db"
     async with hf.open(url(path)) as engine:
+        hold_time(engine)
         run = await engine.start(race, run_id="r")
         await until_async(lambda: _waits(run, 2))
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # both are due
     async with hf.open(url(path)) as engine:
         assert await engine.get("r").result() == "1h"
     check_file(path)
@@ -300,10 +301,12 @@ async def test_a_lost_child_is_cancelled() -> None:
 
 
 async def test_a_race_that_is_given_up_closes_all_of_its_waits(tmp_path: Path) -> None:
+    give_up = asyncio.Event()
+
     @hf.workflow
     async def race_given_up(ctx: hf.Context) -> str:
         race = asyncio.create_task(ctx.race(ctx.sleep("1h"), ctx.sleep("2h")))
-        await asyncio.wait([race], timeout=0.05)
+        await give_up.wait()
         race.cancel()
         await asyncio.wait([race])
         await ctx.step(abs, 1)
@@ -311,6 +314,8 @@ async def test_a_race_that_is_given_up_closes_all_of_its_waits(tmp_path: Path) -
 
     async with hf.open(url(tmp_path / "runs.db")) as engine:
         run = await engine.start(race_given_up)
+        await until_async(lambda: _waits(run, 2))
+        give_up.set()
         assert await run.result() == "cancelled: True"
         kinds = types(await run.events())
         assert kinds.index("StepCompleted") > max(i for i, kind in enumerate(kinds) if kind == "WaitClosed")

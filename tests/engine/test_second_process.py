@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import check_file, types, until, until_async, url
+from tests.engine.kit import check_file, hold_time, types, until, until_async, url
 
 SCRIPT = Path(__file__).with_name("worker_process.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +234,7 @@ async def test_a_sleeping_run_of_a_dead_process_wakes_in_a_living_one(db: Path) 
         return "woke"
 
     async with hf.open(url(db)) as first:
+        hold_time(first)
         run = await first.start(sleeper, run_id="r")
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(db)) as second:

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.testing import Harness, harness
-from tests.engine.kit import check_file, types, until_async, url
+from tests.engine.kit import check_file, hold_time, types, until, until_async, url
 
 Wait = Callable[[hf.Context, list[float]], Awaitable[Any]]
 
@@ -219,12 +219,13 @@ async def test_a_body_that_could_go_on_by_itself_at_any_time_stays() -> None:
 async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path: Path) -> None:
     """Its node is suspended when the limit cuts the wait off; what follows is work."""
     ended: list[str] = []
+    limit = asyncio.timeout(None)
     working, go_on = asyncio.Event(), asyncio.Event()
 
     @hf.workflow
     async def goes_on_by_itself(ctx: hf.Context) -> str:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with limit:
                 await ctx.sleep("2h")
         working.set()
         try:
@@ -236,6 +237,7 @@ async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path:
     async with hf.open(url(tmp_path / "runs.db"), idle_seconds=0.3) as engine:
         run = await engine.start(goes_on_by_itself)
         await until_async(lambda: _is(run, "suspended"))
+        _is_over(limit)
         await working.wait()
         await until_async(lambda: _is(run, "running"))
         assert await run.waits() == []
@@ -247,11 +249,13 @@ async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path:
 
 async def test_a_wait_that_was_given_up_is_opened_again_when_the_body_runs_again(tmp_path: Path) -> None:
     """Nobody answered it: to return as if it had ended would be a wrong value."""
+    limits: list[asyncio.Timeout] = []
 
     @hf.workflow
     async def gives_a_wait_up(ctx: hf.Context) -> str:
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
                 await ctx.sleep("2h")
         except TimeoutError:
             await ctx.sleep(0.2)
@@ -259,10 +263,16 @@ async def test_a_wait_that_was_given_up_is_opened_again_when_the_body_runs_again
         return "slept"
 
     async with hf.open(url(tmp_path / "runs.db")) as engine:
+        hold_time(engine)
         run = await engine.start(gives_a_wait_up, run_id="r")
+        await until_async(lambda: _is(run, "suspended"))
+        _is_over(limits[0])
         await until_async(lambda: _has(run, "WaitClosed"))
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(tmp_path / "runs.db")) as engine:
+        await until(lambda: len(limits) == 2, "the body runs again")
+        await until_async(lambda: _has(engine.get("r"), "WaitOpened", 3), "it waits again")
+        _is_over(limits[1])
         assert await engine.get("r").result() == "gave up"
     check_file(tmp_path / "runs.db")
 
@@ -284,13 +294,14 @@ async def test_a_wait_that_is_given_up_before_it_is_open_is_closed_all_the_same(
 async def test_a_body_that_lets_go_of_a_wait_is_not_left_in_its_middle(tmp_path: Path) -> None:
     """The wait stays open in its task; the body, which waited for that task, goes on by itself."""
     ended: list[str] = []
+    limit = asyncio.timeout(None)
     working, go_on = asyncio.Event(), asyncio.Event()
 
     @hf.workflow
     async def lets_go_of_a_wait(ctx: hf.Context) -> str:
         nap = asyncio.create_task(ctx.sleep("2h"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
+            async with limit:
                 await asyncio.wait([nap])
         working.set()
         try:
@@ -302,6 +313,7 @@ async def test_a_body_that_lets_go_of_a_wait_is_not_left_in_its_middle(tmp_path:
     async with hf.open(url(tmp_path / "runs.db"), idle_seconds=0.4) as engine:
         run = await engine.start(lets_go_of_a_wait)
         await until_async(lambda: _is(run, "suspended"))
+        _is_over(limit)
         await working.wait()
         asyncio.get_running_loop().call_later(0.6, go_on.set)  # longer than a suspended run stays
         assert await run.result() == "worked"
@@ -369,8 +381,13 @@ async def test_a_task_that_has_its_answer_works_also_when_another_one_begins_to_
         assert await _is_out_of_memory(h, run)
 
 
-async def _has(run: Any, kind: str) -> bool:
-    return kind in types(await run.events())
+async def _has(run: Any, kind: str, times: int = 1) -> bool:
+    return types(await run.events()).count(kind) >= times
+
+
+def _is_over(limit: asyncio.Timeout) -> None:
+    """What a body's own limit cuts off is cut off now."""
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def _is(run: Any, status: str) -> bool:
@@ -474,6 +491,7 @@ async def test_an_orderly_stop_leaves_waiting_tasks_and_the_next_engine_goes_on(
         return await asyncio.gather(ctx.sleep(0.3), ctx.sleep(0.3))
 
     async with hf.open(url(path)) as engine:
+        hold_time(engine)
         run = await engine.start(waits_over_a_stop, run_id="r")
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(path)) as engine:

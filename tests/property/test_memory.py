@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.model import events as ev
 from holdfast.model.errors import StepMismatch
 from holdfast.worker.memory import Call, Memory, idempotency_key
+from tests.engine.kit import hold_time, until
 
 Made = tuple[str, Any]
 """A call as a body makes it: name and argument."""
@@ -486,7 +487,11 @@ async def test_a_failure_that_the_body_dealt_with_is_raised_again_without_runnin
         return await body(ctx)
 
     async with hf.open("sqlite://", idle_seconds=0) as engine:
-        assert await (await engine.start(deals)).result(timeout=30) == "no"
+        clock = hold_time(engine)
+        run = await engine.start(deals)
+        await until(lambda: not engine.actors, "the body is left")
+        clock.go_on()
+        assert await run.result(timeout=30) == "no"
     assert done.count("asked") == 1
     assert done.count("life") >= 2
 

@@ -384,7 +384,7 @@ class Author:
         runs = self.oracle.tables.runs
         tokens = {no: runs[no].token if no in runs else 1 for no in self.some_runs()}
         leases = [(no, self.off(token, 6)) for no, token in tokens.items()]
-        self.call("release", leases + leases[:1])
+        self.call("release", leases + leases[:1], unused=self.is_rare(3))
 
     def _hold(self) -> None:
         no = self.any_run()

@@ -28,6 +28,7 @@ from holdfast.store.postgres_connections import address
 from holdfast.store.postgres_statements import in_schema
 from holdfast.store.sqlite_contents import SqliteContents
 from holdfast.store.urls import contents_at, is_postgres, store_at
+from holdfast.testing.conformance.store import make_runs
 from tests.doctor.ward import admit
 from tests.engine.kit import until_async
 from tests.servers import PostgresServer
@@ -301,10 +302,18 @@ def test_an_engine_that_is_dead_is_in_nobodys_way_and_does_not_come_along(kind: 
     store = store_at(source)
     store.open()
     store.register_engine(EngineRow("eng_dead", "elsewhere", 1, "", 1, 2, b"{}"))
+    make_runs(store, 1, engine="eng_dead")
+    (free,) = make_runs(store, 1, engine="eng_older")
+    store.release([(free, 1)])
     store.close()
     copy(source, target)
     with closing(contents_at(target)) as contents:
         assert contents.engines() == []
+    store = store_at(target)
+    store.open()
+    rows = [(row.engine, row.last_engine) for row in store.runs()]
+    store.close()
+    assert rows == [(None, "eng_older"), (None, "eng_dead")], "who takes them over there knows from whom"
 
 
 # --- what happens meanwhile ----------------------------------------------------------------------------------------

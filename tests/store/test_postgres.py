@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import asyncpg
@@ -231,14 +232,11 @@ async def test_a_running_loop_stands_still_and_goes_on_as_it_was(store: Postgres
 
 
 def test_many_callers_share_few_connections(postgres: PostgresServer) -> None:
-    proxy = Proxy(postgres)
-    store = PostgresStore(proxy.url(connections="2"))
-    store.open()
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda _: store.runs(), range(200))) == [[]] * 200
-    store.close()
-    assert proxy.meetings <= 2
-    proxy.close()
+    with closing(Proxy(postgres)) as proxy, closing(PostgresStore(proxy.url(connections="2"))) as store:
+        store.open()
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(lambda _: store.runs(), range(200))) == [[]] * 200
+        assert proxy.meetings <= 2
 
 
 def test_an_interrupted_call_leaves_a_connection_that_is_not_used_again(

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import asyncpg
@@ -110,10 +111,9 @@ def test_the_end_of_an_engine_that_held_runs_is_told(store: PostgresStore, url: 
 def test_what_is_written_in_another_schema_is_not_told(
     store: PostgresStore, url: str, postgres: PostgresServer
 ) -> None:
-    other = PostgresStore(postgres.url())
-    other.open()
-    assert not told(url, lambda: make_runs(other, 1, engine=None))
-    other.close()
+    with closing(PostgresStore(postgres.url())) as other:
+        other.open()
+        assert not told(url, lambda: make_runs(other, 1, engine=None))
 
 
 # --- who hears it ----------------------------------------------------------------------------------------------------
@@ -147,17 +147,14 @@ def test_whoever_listens_is_woken_each_time(store: PostgresStore) -> None:
 
 
 def test_f51_a_listener_whose_connection_was_ended_connects_again(postgres: PostgresServer) -> None:
-    proxy = Proxy(postgres)
-    store = PostgresStore(proxy.url())
-    store.open()
-    ear = Ear(store)
-    with proxy.unplugged():
-        pass
-    ear.hears()  # it is back, and what it missed is looked for
-    make_runs(store, 1, engine=None)
-    ear.hears()
-    store.close()
-    proxy.close()
+    with closing(Proxy(postgres)) as proxy, closing(PostgresStore(proxy.url())) as store:
+        store.open()
+        ear = Ear(store)
+        with proxy.unplugged():
+            pass
+        ear.hears()  # it is back, and what it missed is looked for
+        make_runs(store, 1, engine=None)
+        ear.hears()
 
 
 def test_f51_a_listener_whose_session_the_server_has_killed_connects_again(store: PostgresStore, url: str) -> None:
@@ -171,19 +168,25 @@ def test_f51_a_listener_whose_session_the_server_has_killed_connects_again(store
 
 
 def test_f48_behind_a_pooler_nobody_listens(postgres: PostgresServer) -> None:
-    pooled = PostgresStore(postgres.url(statement_cache_size="0"))
-    pooled.open()
-    pooled.listen(lambda: None)
-    assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
-    pooled.close()
+    before = set(_listeners())  # of others, which may take a moment to end
+    with closing(PostgresStore(postgres.url(statement_cache_size="0"))) as pooled:
+        pooled.open()
+        pooled.listen(lambda: None)
+        assert set(_listeners()) <= before
+
+
+def _listeners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-listener"]
 
 
 def test_a_store_that_is_closed_listens_no_more(store: PostgresStore, url: str) -> None:
+    before = set(_listeners())
     Ear(store)
     listening = "SELECT pid" + OF_LISTENER.replace("CHANNEL", address(url).schema)
     assert len(sql(url, listening)) == 1
+    (ours,) = set(_listeners()) - before
     store.close()
-    assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
+    _soon(lambda: ours not in _listeners())
     _soon(lambda: not sql(url, listening))
 
 
@@ -233,24 +236,21 @@ def test_closing_ends_the_wait_for_an_answer(url: str) -> None:
 
 def test_closing_ends_the_wait_for_a_connection() -> None:
     """A server that takes connections and says nothing."""
-    silent = socket.create_server(("127.0.0.1", 0))
-    where = address(f"postgresql://postgres@127.0.0.1:{silent.getsockname()[1]}/postgres")
-    connections = Connections(where)
-    outcome: list[BaseException] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connections = Connections(address(f"postgresql://postgres@127.0.0.1:{silent.getsockname()[1]}/postgres"))
+        outcome: list[BaseException] = []
 
-    def connect() -> None:
-        try:
-            with connections.lend():
-                pass
-        except OSError as error:
-            outcome.append(error)
+        def connect() -> None:
+            try:
+                with connections.lend():
+                    pass
+            except OSError as error:
+                outcome.append(error)
 
-    waiting = threading.Thread(target=connect)
-    waiting.start()
-    peer, _ = silent.accept()
-    connections.close()
-    waiting.join(5)
+        waiting = threading.Thread(target=connect)
+        waiting.start()
+        with silent.accept()[0]:
+            connections.close()
+            waiting.join(PATIENCE_SECONDS)
     assert not waiting.is_alive()
     assert [type(error) for error in outcome] == [ConnectionAbortedError]
-    peer.close()
-    silent.close()

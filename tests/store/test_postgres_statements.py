@@ -288,7 +288,9 @@ def test_behind_a_pooler_a_full_database_is_not_walked_through_either(postgres: 
     store.close()
 
 
-def test_runs_of_an_earlier_version_are_in_the_default_queue(postgres: PostgresServer) -> None:
+def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_them_before(
+    postgres: PostgresServer,
+) -> None:
     url = postgres.url()
     name = address(url).schema
     asking(url, lambda connection: migrate(connection, Statements(name), name, "test", migrations("postgres")[:1]))
@@ -296,7 +298,7 @@ def test_runs_of_an_earlier_version_are_in_the_default_queue(postgres: PostgresS
     sql(url, f"INSERT INTO holdfast.run_state VALUES ({columns})")  # noqa: S608 - words of ours
     store = PostgresStore(url)
     store.open()
-    assert [row.queue for row in store.runs()] == ["default"]
+    assert [(row.queue, row.last_engine) for row in store.runs()] == [("default", None)]
     assert claimable(store, queues=["default"]) == [1]
     store.close()
 

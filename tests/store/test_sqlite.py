@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,10 +45,11 @@ def store(path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+def python(code: str, *arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
     """A child process with our code on its path."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def integrity(path: Path) -> str:
@@ -352,25 +354,29 @@ def test_readers_go_on_and_the_writer_waits_while_another_process_holds_the_lock
     (no,) = make_runs(store, 1)
     holder = python(
         """
-        import apsw, sys, time
+        import apsw, sys
         connection = apsw.Connection(sys.argv[1])
         connection.execute("BEGIN IMMEDIATE; UPDATE run_state SET status = 'uncommitted'")
         print("held", flush=True)
-        time.sleep(0.5)
+        sys.stdin.read()
         connection.execute("ROLLBACK")
         """,
         path,
+        stdin=subprocess.PIPE,
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    started = time.monotonic()
-    row = store.run_by_no(no)
-    assert row is not None
-    assert row.status == "running"
-    assert time.monotonic() - started < 0.3
-    assert refusals(store, step(no)) == [None]
-    assert time.monotonic() - started > 0.3
-    holder.communicate(timeout=10)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            writing = pool.submit(refusals, store, step(no))
+            row = store.run_by_no(no)
+            assert row is not None
+            assert row.status == "running"
+            time.sleep(0.3)  # long enough to write, if it could
+            assert not writing.done()
+        finally:
+            holder.communicate(timeout=60)
+        assert writing.result(60) == [None]
 
 
 # --- full disks and I/O errors ---------------------------------------------------------------------------------------
@@ -494,7 +500,7 @@ def test_a_kill_while_writing_loses_nothing_that_was_acknowledged(path: Path) ->
         line = child.stdout.readline()
         time.sleep(chance.uniform(0, 0.15))  # the moment of the kill is the point
         child.send_signal(signal.SIGKILL)
-        rest, _ = child.communicate(timeout=10)
+        rest, _ = child.communicate(timeout=60)
         whole = (line + rest).rpartition("\n")[0]
         first, acknowledged = map(int, whole.splitlines()[-1].split())
 
@@ -545,7 +551,7 @@ NEXT = "ALTER TABLE engines ADD COLUMN zone TEXT; CREATE TABLE later (x TEXT) ST
 def kill_at_each_statement(path: Path, second: str) -> Iterator[None]:
     for statement in range(1, 200):
         child = python(OPEN_AND_DIE, path, statement, second)
-        said, _ = child.communicate(timeout=20)
+        said, _ = child.communicate(timeout=60)
         yield
         if said == "done\n":
             return
@@ -690,7 +696,7 @@ def test_looking_for_versions_reads_no_more_with_more_runs_of_each() -> None:
     add = """
         WITH RECURSIVE run (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM run WHERE n < ?2)
         INSERT INTO run_state SELECT n, 'run_' || n, 'w' || (n % 3), n % 2, 'created', 1, 1, x'', 1,
-            NULL, NULL, '', NULL, n, 0, 0, NULL, 1, 1, NULL, 'default' FROM run
+            NULL, NULL, '', NULL, n, 0, 0, NULL, 1, 1, NULL, 'default', NULL FROM run
     """
     steps = []
     for first, last in ((1, 60), (61, 6_000)):
@@ -756,13 +762,13 @@ def test_how_the_waits_of_an_earlier_version_ended_is_found_in_their_journal() -
     ]
 
 
-def test_runs_of_an_earlier_version_are_in_the_default_queue() -> None:
+def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_them_before() -> None:
     connection = apsw.Connection(":memory:")
     migrate(connection, "test", migrations("sqlite")[:3])
     columns = "1, 'run_1', 'order', 1, 'created', 1, 1, x'', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
     connection.execute(f"INSERT INTO run_state VALUES ({columns})")  # noqa: S608 - words of ours
     migrate(connection, "test")
-    assert connection.execute("SELECT queue FROM run_state").fetchall() == [("default",)]
+    assert connection.execute("SELECT queue, last_engine FROM run_state").fetchall() == [("default", None)]
     wanted = ('[["order", 1]]', '["default"]', 10)
     assert connection.execute(load("sqlite")["claimable"], wanted).fetchall() == [(1, "order", 1)]
 

@@ -395,13 +395,14 @@ async def test_a_cancelled_body_is_killed_with_all_it_started(
 async def test_a_body_over_its_timeout_is_killed_and_the_next_one_gets_a_fresh_process(
     bodies: ProcessBodies, load: Load, fifo: Fifo
 ) -> None:
+    quick = load("@body\ndef work() -> int:\n    return 1\n")
+    assert await bodies.run(quick, b"{}", 60) == b"1"  # so that a process is up, whose start takes no time of the next
     handler = load(HANG)
     task = asyncio.create_task(bodies.run(handler, args(fifo=str(fifo.path), how="asleep"), 3))
     await fifo.began(task)
     with pytest.raises(NodeTimeout, match="ran longer than 3 seconds and was killed"):
         await task
     assert await fifo.dead() == b""
-    quick = load("@body\ndef work() -> int:\n    return 1\n")
     assert await bodies.run(quick, b"{}", 60) == b"1"
 
 

@@ -20,9 +20,11 @@ NUMBERS = (
 COPY = (
     """
     INSERT INTO run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold,
-        input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at)
+        input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at,
+        last_engine)
     SELECT n, 'copy-' || CAST(100000000 + n AS text), workflow, version, status, branch, last_seq, head_hash, token,
-        NULL, fold, input_hash, parent_no, n, priority, recoveries, hold, created_at, started_at, finished_at
+        NULL, fold, input_hash, parent_no, n, priority, recoveries, hold, created_at, started_at, finished_at,
+        last_engine
     FROM numbers CROSS JOIN run_state WHERE run_no = CAST($3 AS bigint)
     """,
     """

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import holdfast as hf
 from holdfast.cli.bench import workflows
 from holdfast.cli.bench.copies import copy_run, waiting_run
-from holdfast.cli.bench.processes import Figures, child, hear, say
+from holdfast.cli.bench.processes import Figures, child, hear, say, tell
 from holdfast.cli.bench.reference import Sizes
 from holdfast.cli.tuning import tune
 from holdfast.store.urls import store_at
@@ -55,21 +57,21 @@ def long_run(url: str, sizes: Sizes) -> Figures:
 def takeover_from_dead(url: str) -> Figures:
     """Seconds until a living engine goes on with the run of one that dies. On a server nobody sees it die: the lease
     has to run out."""
-    return {"takeover_seconds": _takeover(url, signal.SIGKILL)}
+    return {"takeover_seconds": _takeover(url, subprocess.Popen.kill)}
 
 
 def takeover_from_stopped(url: str) -> Figures:
     """The same of one that stands still until its lease ends: what it takes beyond the lease."""
-    return {"takeover_after_lease_seconds": _takeover(url, signal.SIGSTOP) - LEASE_SECONDS}
+    return {"takeover_after_lease_seconds": _takeover(url, tell) - LEASE_SECONDS}
 
 
-def _takeover(url: str, how: signal.Signals) -> float:
+def _takeover(url: str, end: Callable[[subprocess.Popen[bytes]], None]) -> float:
     with child("restart", "hold", url, 1) as owner:
         hear(owner)
         with child("restart", "go-on", url, 1) as heir:
             hear(heir)  # it is open, and finds the run in its owner's hands
             ended = time.monotonic()
-            owner.send_signal(how)
+            end(owner)
             began: float = hear(heir)["bodies"][0]
         owner.kill()
     return began - ended
@@ -105,7 +107,13 @@ async def _hold(url: str) -> None:
         await engine.start(workflows.interrupted, x=0)
         await _until(lambda: bool(workflows.marks))
         say({"inside": True})
-        await asyncio.Event().wait()
+        await asyncio.to_thread(sys.stdin.readline)
+        await engine.committer.call(_stand_still)
+
+
+def _stand_still() -> None:
+    """In the writer's turn: whoever stops in the middle of a transaction on a file keeps everybody else out of it."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 async def _go_on(url: str, bodies: int) -> None:

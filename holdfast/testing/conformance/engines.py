@@ -25,6 +25,14 @@ def register(store: Store, *names: str) -> None:
         store.register_engine(engine_row(name))
 
 
+def last_engines(store: Store, *run_nos: int) -> list[str | None]:
+    """Who drove each of these runs before, as one look by number and as the list of all runs say."""
+    listed = {row.run_no: row.last_engine for row in store.runs(limit=1_000)}
+    found = [store.run_by_no(no) for no in run_nos]
+    assert [row and row.last_engine for row in found] == [listed[no] for no in run_nos]
+    return [listed[no] for no in run_nos]
+
+
 class EnginesConformance(Suite):
     """What one store object promises to engines."""
 
@@ -143,6 +151,57 @@ class EnginesConformance(Suite):
         make_runs(store, 2, engine="ghost")
         assert store.remove_engine("ghost", 77) == 2
         assert store.remove_engine("ghost", 77) == 0
+
+    # --- who drove a run before ---
+
+    def test_a_run_that_nobody_has_given_up_has_no_engine_before(self, store: Store) -> None:
+        (owned,) = make_runs(store, 1)
+        (free,) = make_runs(store, 1, engine=None, status="created")
+        assert [row.last_engine for row in store.claim("two", [free])] == [None]
+        assert refusals(store, step(owned), step(free, token=2, change=change(2, engine="two"))) == [None, None]
+        assert last_engines(store, owned, free) == [None, None]
+
+    def test_the_run_of_an_engine_that_is_gone_names_it_also_when_somebody_else_has_it(self, store: Store) -> None:
+        register(store, "one")
+        (no,) = make_runs(store, 1)
+        assert store.remove_engine("one") == 1
+        assert last_engines(store, no) == ["one"]
+        assert [(row.engine, row.last_engine) for row in store.claim("two", [no])] == [("two", "one")]
+        assert refusals(store, step(no, token=3, change=change(2, engine="two"))) == [None]
+        assert last_engines(store, no) == ["one"], "while the next one drives it, too"
+        assert store.remove_engine("two") == 1
+        assert [(row.engine, row.last_engine) for row in store.claim("one", [no])] == [("one", "two")]
+
+    def test_a_run_that_was_given_back_names_who_gave_it_back(self, store: Store) -> None:
+        first, second = make_runs(store, 2)
+        assert store.release([(first, 1), (second, 1)]) == 2
+        assert last_engines(store, first, second) == ["one", "one"]
+        won = store.claim("two", [first, second])
+        assert [(row.engine, row.last_engine) for row in won] == [("two", "one")] * 2
+        assert store.release([(first, 2)]) == 1
+        assert last_engines(store, first, second) == ["two", "one"]
+        assert not store.release([(first, 2)])
+        assert last_engines(store, first) == ["two"]
+
+    def test_who_gives_a_run_back_unused_did_not_drive_it(self, store: Store) -> None:
+        numbers = make_runs(store, 2)
+        assert store.release([(no, 1) for no in numbers]) == 2
+        assert len(store.claim("two", numbers)) == 2
+        assert store.release([(no, 2) for no in numbers], unused=True) == 2
+        assert last_engines(store, *numbers) == ["one", "one"]
+        assert [(row.engine, row.last_engine) for row in store.claim("three", numbers)] == [("three", "one")] * 2
+
+    def test_a_commit_that_gives_an_unfinished_run_back_leaves_the_name_of_its_owner(self, store: Store) -> None:
+        alone, given, kept, ended = make_runs(store, 4)
+        free = change(2, status="suspended", engine=None)
+        assert refusals(store, step(alone, change=free)) == [None]
+        end = change(2, status="completed", engine=None, finished_at=5)
+        group = (step(given, change=free), step(kept, change=change(2)), step(ended, change=end, ends=True))
+        assert refusals(store, *group) == [None] * 3
+        assert last_engines(store, alone, given, kept, ended) == ["one", "one", None, None]
+        late = change(3, status="suspended", engine=None)
+        assert refusals(store, step(alone, 2, change=late)) == [None]
+        assert last_engines(store, alone) == ["one"], "whoever writes once more without the lease is still the last"
 
     # --- places of shared pools ---
 

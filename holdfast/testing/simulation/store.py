@@ -139,8 +139,8 @@ class ProcessStore:
         won: list[RunRow] = self._write("claim", run_nos, engine, run_nos)
         return won
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> int:
-        released: int = self._write("release", leases, leases)
+    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
+        released: int = self._write("release", leases, leases, unused)
         return released
 
     def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:

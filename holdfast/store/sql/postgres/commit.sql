@@ -12,6 +12,7 @@ fence AS (
 
 -- name: fence_moves
 -- Runs of which anything may change; of one that only goes on `status` is null, and what follows it stays as it is.
+-- One that is given back unfinished keeps the name of who gives it.
 fence AS (
     UPDATE holdfast.run_state AS r SET
         last_seq = v.last_seq, head_hash = v.head_hash, recoveries = v.recoveries,
@@ -19,7 +20,9 @@ fence AS (
         engine = CASE WHEN v.status IS NULL THEN r.engine ELSE v.engine END,
         started_at = CASE WHEN v.status IS NULL THEN r.started_at ELSE v.started_at END,
         finished_at = CASE WHEN v.status IS NULL THEN r.finished_at ELSE v.finished_at END,
-        fold = coalesce(v.fold, r.fold), version = coalesce(v.version, r.version)
+        fold = coalesce(v.fold, r.fold), version = coalesce(v.version, r.version),
+        last_engine = CASE WHEN v.status IS NOT NULL AND v.engine IS NULL AND v.finished_at IS NULL
+            THEN coalesce(r.engine, r.last_engine) ELSE r.last_engine END
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::text[],
             $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[], $13::bigint[])
         AS v (run_no, token, expected_seq, last_seq, head_hash, recoveries, status, branch, engine, started_at,
@@ -32,15 +35,16 @@ fence AS (
 created AS (
     INSERT INTO holdfast.run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token,
         engine, fold, input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at,
-        queue)
+        queue, last_engine)
     SELECT v.run_no, v.run_id, v.workflow, v.version, v.status, v.branch, v.last_seq, v.head_hash, v.token, v.engine,
         v.fold, v.input_hash, v.parent_no, v.root_no, v.priority, v.recoveries, v.hold, v.created_at, v.started_at,
-        v.finished_at, v.queue
+        v.finished_at, v.queue, v.last_engine
     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bytea[],
             $9::bigint[], $10::text[], $11::bytea[], $12::text[], $13::bigint[], $14::bigint[], $15::bigint[],
-            $16::bigint[], $17::text[], $18::bigint[], $19::bigint[], $20::bigint[], $21::text[])
+            $16::bigint[], $17::text[], $18::bigint[], $19::bigint[], $20::bigint[], $21::text[], $22::text[])
         AS v (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-            parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue)
+            parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+            last_engine)
     RETURNING CASE WHEN engine IS NULL THEN pg_notify('holdfast', '') END)
 
 -- name: put_nodes

@@ -28,7 +28,7 @@ held AS MATERIALIZED (
     SELECT run_no FROM holdfast.run_state WHERE engine = $1 AND EXISTS (SELECT 1 FROM gone)
     ORDER BY run_no FOR UPDATE),
 freed AS (
-    UPDATE holdfast.run_state AS r SET engine = NULL, token = r.token + 1
+    UPDATE holdfast.run_state AS r SET engine = NULL, last_engine = r.engine, token = r.token + 1
     FROM held WHERE r.run_no = held.run_no AND r.engine = $1 RETURNING pg_notify('holdfast', ''))
 SELECT CASE WHEN EXISTS (SELECT 1 FROM gone) THEN (SELECT count(*) FROM freed) END, pg_current_xact_id();
 
@@ -102,13 +102,13 @@ FROM free
 WHERE r.run_no = free.run_no AND r.engine IS NULL
 RETURNING r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_seq, r.head_hash, r.token, r.engine,
     r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at,
-    r.finished_at, r.queue, pg_current_xact_id();
+    r.finished_at, r.queue, r.last_engine, pg_current_xact_id();
 
 -- name: claimed
 -- Those of these runs, which had these tokens, that this engine has claimed since.
 SELECT r.run_no, r.run_id, r.workflow, r.version, r.status, r.branch, r.last_seq, r.head_hash, r.token, r.engine,
     r.fold, r.input_hash, r.parent_no, r.root_no, r.priority, r.recoveries, r.hold, r.created_at, r.started_at,
-    r.finished_at, r.queue
+    r.finished_at, r.queue, r.last_engine
 FROM unnest($2::bigint[], $3::bigint[]) AS v (run_no, token)
 JOIN holdfast.run_state AS r ON r.run_no = v.run_no AND r.token = v.token + 1
 WHERE r.engine = $1;
@@ -116,7 +116,8 @@ WHERE r.engine = $1;
 -- name: release
 -- Give leases back without a commit; the lists are in the order of run numbers. Others are told unless the run only
 -- waits: most of those that are given back do.
-UPDATE holdfast.run_state AS r SET engine = NULL
+UPDATE holdfast.run_state AS r SET
+    engine = NULL, last_engine = CASE WHEN $3::boolean THEN r.last_engine ELSE r.engine END
 FROM unnest($1::bigint[], $2::bigint[]) AS v (run_no, token)
 WHERE r.run_no = v.run_no AND r.token = v.token AND r.engine IS NOT NULL
 RETURNING CASE WHEN r.status IN ('created', 'running', 'recovering') THEN pg_notify('holdfast', '') END,

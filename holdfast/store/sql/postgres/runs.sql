@@ -9,13 +9,15 @@
 -- name: run_by_id
 -- One run by its text id.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state WHERE run_id = $1;
 
 -- name: run_by_no
 -- One run by its number.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state WHERE run_no = $1;
 
 -- name: workflows_of
@@ -26,13 +28,15 @@ ORDER BY run_no;
 -- name: runs
 -- The newest runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state WHERE run_no < $1 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_finished
 -- The newest runs of one terminal status.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state
 WHERE status IN ('completed', 'failed', 'cancelled') AND status >= $3 AND (status, run_no) < ($3, $1)
 ORDER BY status DESC, run_no DESC LIMIT $2;
@@ -41,7 +45,8 @@ ORDER BY status DESC, run_no DESC LIMIT $2;
 -- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
 -- has them in this order.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state
 WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering')
     AND status >= $3 AND (status, run_no) < ($3, $1)
@@ -51,10 +56,12 @@ ORDER BY status DESC, run_no DESC LIMIT $2;
 -- The newest runs of one status that is not terminal and that engines hold: few. The server does not look into what
 -- ends with OFFSET 0, and might rather walk back through all runs to save itself a sort.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM (
     SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-        parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+        parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
     FROM holdfast.run_state WHERE engine IS NOT NULL AND status = $3 OFFSET 0) AS owned
 WHERE run_no < $1
 ORDER BY run_no DESC LIMIT $2;
@@ -63,7 +70,8 @@ ORDER BY run_no DESC LIMIT $2;
 -- The newest runs of one workflow, of any or of some statuses; these are asked for so that the server does not believe
 -- they were rare, and read all runs of the workflow to sort them.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state
 WHERE workflow >= $3 AND (workflow, run_no) < ($3, $1) AND coalesce(status = ANY($4::text[]), true)
 ORDER BY workflow DESC, run_no DESC LIMIT $2;
@@ -71,7 +79,8 @@ ORDER BY workflow DESC, run_no DESC LIMIT $2;
 -- name: runs_of_root
 -- A run and its descendants, of any or of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM holdfast.run_state
 WHERE (run_no = $3 OR (parent_no IS NOT NULL AND root_no = $3)) AND run_no < $1
     AND ($4::text[] IS NULL OR status = ANY($4)) AND ($5::text IS NULL OR workflow = $5)

@@ -57,7 +57,8 @@ CREATE TABLE holdfast.run_state (
     created_at  bigint NOT NULL,
     started_at  bigint,
     finished_at bigint,
-    queue       text   COLLATE "C" NOT NULL DEFAULT 'default'
+    queue       text   COLLATE "C" NOT NULL DEFAULT 'default',
+    last_engine text   COLLATE "C"
 ) WITH (fillfactor = 60);
 
 -- Listing what waits. Apart from the runs that are owned: PostgreSQL does not take `engine IS NULL` for a

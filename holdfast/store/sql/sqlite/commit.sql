@@ -3,12 +3,15 @@
 
 -- name: move_runs
 -- The fence: moves each run whose token and last seq are the ones its owner knows; the change count tells the rest.
+-- A run that is given back unfinished keeps the name of who gives it.
 WITH v (run_no, token, expected_seq, last_seq, head_hash, status, branch, engine, recoveries, started_at, finished_at,
         fold) AS (VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/)
 UPDATE run_state SET
     last_seq = v.last_seq, head_hash = v.head_hash, status = v.status, branch = v.branch, engine = v.engine,
     recoveries = v.recoveries, started_at = v.started_at, finished_at = v.finished_at,
-    fold = coalesce(v.fold, run_state.fold)
+    fold = coalesce(v.fold, run_state.fold), last_engine = iif(
+        v.engine IS NULL AND v.finished_at IS NULL, coalesce(run_state.engine, run_state.last_engine),
+        run_state.last_engine)
 FROM v
 WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.last_seq = v.expected_seq;
 
@@ -16,7 +19,8 @@ WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.la
 -- The same for one run alone: without the list it takes half the time.
 UPDATE run_state SET
     last_seq = ?4, head_hash = ?5, status = ?6, branch = ?7, engine = ?8, recoveries = ?9, started_at = ?10,
-    finished_at = ?11, fold = coalesce(?12, fold)
+    finished_at = ?11, fold = coalesce(?12, fold),
+    last_engine = iif(?8 IS NULL AND ?11 IS NULL, coalesce(engine, last_engine), last_engine)
 WHERE run_no = ?1 AND token = ?2 AND last_seq = ?3;
 
 -- name: step_runs
@@ -33,8 +37,9 @@ UPDATE run_state SET last_seq = ?4, head_hash = ?5, recoveries = ?6 WHERE run_no
 -- name: create_runs
 -- New runs, and new children of runs.
 INSERT INTO run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold,
-    input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue)
-VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
+    input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine)
+VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
 
 -- name: put_open_nodes
 -- The current rows of open instances. It leaves is_open alone, so that the index of open rows is not touched by every

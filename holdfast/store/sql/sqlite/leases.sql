@@ -25,7 +25,7 @@ DELETE FROM engine_slots WHERE engine = ?;
 
 -- name: free_runs
 -- The runs of an engine that is gone; whatever it still sends is refused.
-UPDATE run_state SET engine = NULL, token = token + 1
+UPDATE run_state SET engine = NULL, last_engine = engine, token = token + 1
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering')) AND engine = ?;
 
 -- name: engines
@@ -66,7 +66,7 @@ DELETE FROM engine_slots WHERE engine = ?1 AND pool = ?2 AND held <= 0;
 -- RETURNING a thousand runs took 27 ms.
 SELECT json_group_array(json_array(run_no, run_id, workflow, version, status, branch, last_seq, hex(head_hash),
     token + 1, ?1, CAST(fold AS TEXT), input_hash, parent_no, root_no, priority, recoveries, hold, created_at,
-    started_at, finished_at, queue))
+    started_at, finished_at, queue, last_engine))
 FROM run_state NOT INDEXED
 WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL AND hold IS NULL
     AND (status IN ('created', 'running', 'suspended', 'recovering')
@@ -79,8 +79,8 @@ WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL;
 
 -- name: release
 -- Give leases back without a commit.
-WITH v (run_no, token) AS (VALUES /*row*/ (?, ?) /*row*/)
-UPDATE run_state SET engine = NULL
+WITH v (run_no, token, unused) AS (VALUES /*row*/ (?, ?, ?) /*row*/)
+UPDATE run_state SET engine = NULL, last_engine = iif(v.unused, last_engine, engine)
 FROM v
 WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.engine IS NOT NULL;
 

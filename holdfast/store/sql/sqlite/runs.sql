@@ -3,13 +3,15 @@
 -- name: run_by_id
 -- One run by its text id.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state WHERE run_id = ?;
 
 -- name: run_by_no
 -- One run by its number.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state WHERE run_no = ?;
 
 -- name: workflows_of
@@ -20,13 +22,15 @@ ORDER BY run_no;
 -- name: runs
 -- The newest runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state WHERE run_no < ?1 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_finished
 -- The newest runs of one terminal status.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state
 WHERE status IN ('completed', 'failed', 'cancelled') AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
@@ -35,7 +39,8 @@ ORDER BY run_no DESC LIMIT ?2;
 -- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
 -- has them in this order. It is named, or SQLite walks back through finished runs.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state INDEXED BY run_state_live
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
     AND engine IS NULL AND status = ?3 AND run_no < ?1
@@ -44,7 +49,8 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_owned
 -- The newest runs of one status that is not terminal and that engines hold.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state INDEXED BY run_state_live
 WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
     AND engine IS NOT NULL AND status = ?3 AND run_no < ?1
@@ -53,7 +59,8 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_of_workflow
 -- The newest runs of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state
 WHERE workflow = ?3 AND run_no < ?1 AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4)))
 ORDER BY run_no DESC LIMIT ?2;
@@ -61,7 +68,8 @@ ORDER BY run_no DESC LIMIT ?2;
 -- name: runs_of_root
 -- A run and its descendants, of any or of one workflow, of any or of some statuses.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
-    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue
+    parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
+    last_engine
 FROM run_state
 WHERE (run_no = ?3 OR (parent_no IS NOT NULL AND root_no = ?3)) AND run_no < ?1
     AND (?4 IS NULL OR status IN (SELECT value FROM json_each(?4))) AND (?5 IS NULL OR workflow = ?5)

@@ -49,7 +49,8 @@ CREATE TABLE run_state (
     created_at  INTEGER NOT NULL,
     started_at  INTEGER,
     finished_at INTEGER,
-    queue       TEXT    NOT NULL DEFAULT 'default'
+    queue       TEXT    NOT NULL DEFAULT 'default',
+    last_engine TEXT
 ) STRICT;
 
 -- Freeing an engine's runs, listing and counting live ones: the only index that a step of an owned run touches.

@@ -65,6 +65,8 @@ def _write_run(tables: Tables, commit: Commit) -> None:
     columns = commit.change._asdict() if isinstance(commit.change, RunChange) else asdict(commit.change)
     if columns.get("fold") is None:
         columns["fold"] = run.fold
+    if run.engine is not None and columns.get("engine", "") is None and columns["finished_at"] is None:
+        columns["last_engine"] = run.engine
     if commit.opens is not None and commit.version:
         columns["version"] = commit.version
     tables.runs[run.run_no] = checked(replace(run, **columns))

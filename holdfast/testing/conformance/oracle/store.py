@@ -111,7 +111,7 @@ class OracleStore(OracleReads):
             tables.slots = {key: held for key, held in tables.slots.items() if key[1] != engine}
             owned = [run for run in tables.runs.values() if run.engine == engine]
             for run in owned:
-                tables.runs[run.run_no] = replace(run, engine=None, token=run.token + 1)
+                tables.runs[run.run_no] = replace(run, engine=None, last_engine=engine, token=run.token + 1)
             return len(owned)
 
         return self._write(remove)
@@ -142,13 +142,14 @@ class OracleStore(OracleReads):
 
         return self._write(claim)
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> int:
+    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
         def release(tables: Tables) -> int:
             held = 0
             for run_no, token in leases:
                 run = tables.runs.get(run_no)
                 if run is not None and run.token == token and run.engine is not None:
-                    tables.runs[run_no] = replace(run, engine=None)
+                    last_engine = run.last_engine if unused else run.engine
+                    tables.runs[run_no] = replace(run, engine=None, last_engine=last_engine)
                     held += 1
             return held
 
