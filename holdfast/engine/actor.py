@@ -525,11 +525,10 @@ class RunActor(BodyPort):
             has_memory=ns.memory_seq < since,
             args=args,
             captures=ns.plan.captures,
-            on_left=self._body_left,
         )
         self.engine.executor.start(attempt)
 
-    def _body_left(self, key: tuple[str, str], left: bool = False) -> None:
+    def body_left(self, key: tuple[str, str], left: bool) -> None:
         place = self.places.pop(key, None)
         if place:
             self.engine.slots.free(place)
@@ -619,7 +618,7 @@ class RunActor(BodyPort):
                 done(None, error or LeaseLost(f"run {self.run_id} has ended"))
         self.engine.executor.unwind(self.run_no)
         for key in list(self.places):
-            self._body_left(key)
+            self.body_left(key, left=False)
         self.engine.left(self)
         if error is not None and not isinstance(error, LeaseLost):
             self._stopped_by = error

@@ -32,6 +32,10 @@ class RunPort(Protocol):
         """Hand a command to the run's owner. `done` hears of it once it is durable."""
         ...
 
+    def body_left(self, key: tuple[str, str], left: bool) -> None:
+        """The body of (node, path) has gone: its place is free. `left`: it was left and said nothing."""
+        ...
+
     def load(self, located: Any) -> bytes:
         """The value of a located expression, from memory or from the store."""
         ...
@@ -83,12 +87,6 @@ class Attempt(msgspec.Struct, gc=False):
     args: dict[str, Any]
     """Located expressions by parameter."""
     captures: tuple[Capture, ...]
-    on_left: Callable[[tuple[str, str], bool], None]
-    """Called with (node, path) when the body has gone: its place is free. True: it was left and said nothing."""
-
-    @property
-    def key(self) -> tuple[int, str, str]:
-        return (self.port.run_no, self.node, self.path)
 
 
 class Executor(Protocol):

@@ -78,12 +78,14 @@ class Activation:
     """The remembered calls that were made, by what is awaited for their result."""
     vars: dict[str, bytes] = _EMPTY
 
-    def __init__(self, attempt: Attempt, on_gone: Callable[[Activation, bool], None]) -> None:
+    def __init__(
+        self, attempt: Attempt, on_gone: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.attempt = attempt
         self.port = attempt.port
-        self.key = (attempt.port.run_no, attempt.node, attempt.path)
+        self.key = (attempt.node, attempt.path)
         self.on_gone = on_gone
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop
         if attempt.handler.takes_ctx:
             self.memory = Memory()
             self.waits, self.early, self.scopes, self.vars = {}, {}, {}, {}

@@ -26,7 +26,10 @@ from holdfast.worker.memory import Memory
 from holdfast.worker.processes import ProcessBodies
 from holdfast.worker.threads import ThreadBodies, ThreadJob
 
-Key = tuple[int, str, str]
+Key = tuple[str, str]
+"""(node, path)"""
+_NONE: dict[Key, Activation] = {}
+"""The bodies of a run that has none; nobody puts one there."""
 
 
 class LocalExecutor:
@@ -35,12 +38,12 @@ class LocalExecutor:
     def __init__(
         self, *, threads: int = SYNC_THREADS, processes: int | None = None, grace_seconds: float = 10.0
     ) -> None:
-        self._live: dict[Key, Activation] = {}
-        self._by_run: dict[int, set[Key]] = {}
-        """The live bodies of each run; an empty set stays until the run is unwound: its next body comes soon."""
+        self._live: dict[int, dict[Key, Activation]] = {}
+        """The live bodies of each run; an empty dict stays until the run is unwound: its next body comes soon."""
         self._leaving: set[asyncio.Task[Any]] = set()
         """Bodies that nobody waits for any more and that still clean up."""
         self._binders: dict[str, Binder] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
         self._thread_count = threads
         self._process_count = processes
@@ -53,21 +56,19 @@ class LocalExecutor:
     def start(self, attempt: Attempt) -> None:
         if dying.at is not None:
             dying.at("body.before")
-        activation = Activation(attempt, self._gone)
+        activation = Activation(attempt, self._gone, self._loop or self._find_loop())
         if self._stopped:  # what was committed while the engine stopped begins elsewhere
             activation.leave(stopping=True)
             activation.not_begun()
             return
-        key = activation.key
-        self._live[key] = activation
-        keys = self._by_run.get(key[0])
-        if keys is None:
-            self._by_run[key[0]] = {key}
-        else:
-            keys.add(key)
+        run_no = attempt.port.run_no
+        bodies = self._live.get(run_no)
+        if bodies is None:
+            bodies = self._live[run_no] = {}
+        bodies[activation.key] = activation
         match attempt.handler.kind:
             case "async":
-                activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop)
+                activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop, name=attempt.node)
             case "inline":
                 if self._binder(attempt.handler).is_quick(attempt.args):
                     self._run_inline(activation, attempt.args, attempt.port.load)
@@ -78,44 +79,50 @@ class LocalExecutor:
             case "process":
                 activation.task = activation.loop.create_task(self._run_process(activation))
 
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all bodies: to ask for it takes a system call, which is much for each of them."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _find(self, run_no: int, node: str, path: str) -> Activation | None:
+        return self._live.get(run_no, _NONE).get((node, path))
+
     def answer(self, run_no: int, node: str, path: str, wait_id: str, outcome: str, value: bytes) -> bool:
-        activation = self._live.get((run_no, node, path))
+        activation = self._find(run_no, node, path)
         if activation is None:
             return False
         activation.answer(wait_id, outcome, value)
         return True
 
     def is_live(self, run_no: int, node: str, path: str) -> bool:
-        return (run_no, node, path) in self._live
+        return (node, path) in self._live.get(run_no, _NONE)
 
     def all_parked(self, run_no: int, node: str, path: str) -> bool:
-        activation = self._live.get((run_no, node, path))
+        activation = self._find(run_no, node, path)
         return activation is not None and activation.all_parked
 
     def is_idle(self, run_no: int) -> bool:
-        return all(self._live[key].all_parked for key in self._by_run.get(run_no, ()))
+        return all(activation.all_parked for activation in self._live.get(run_no, _NONE).values())
 
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
-        activation = self._live.get((run_no, node, path))
+        activation = self._find(run_no, node, path)
         if activation is not None:
             activation.cancel(grace_seconds)
 
     def supersede(self, run_no: int, node: str, path: str) -> None:
-        activation = self._live.get((run_no, node, path))
+        activation = self._find(run_no, node, path)
         if activation is not None:
             self._let_clean_up(activation)
             activation.supersede()
 
     def pause(self, run_no: int) -> None:
-        for key in list(self._by_run.get(run_no, ())):
-            activation = self._live[key]
+        for activation in list(self._live.get(run_no, _NONE).values()):
             # a body that must not be repeated unasked finishes its node, unless it only waits
             if activation.all_parked or activation.attempt.definition.on_crash == "rerun":
                 activation.leave(stopping=True, pausing=True)
 
     def unwind(self, run_no: int) -> None:
-        for key in list(self._by_run.pop(run_no, ())):
-            activation = self._live[key]
+        for activation in self._live.pop(run_no, _NONE).values():
             only_waits = activation.all_parked
             activation.leave()
             self._let_clean_up(activation)
@@ -130,20 +137,19 @@ class LocalExecutor:
 
     def progress(self, run_no: int) -> dict[tuple[str, str], tuple[float, float | None, str]]:
         """What bodies of a run said about how far they are."""
-        keys = self._by_run.get(run_no, ())
-        found = {(k[1], k[2]): self._live[k].progress for k in keys}
+        found = {key: activation.progress for key, activation in self._live.get(run_no, _NONE).items()}
         return {key: progress for key, progress in found.items() if progress is not None}
 
     async def stop(self, grace_seconds: float) -> None:
         self._stopped = True
-        activations = list(self._live.values())
+        activations = self._all()
         for activation in activations:
             activation.leave(stopping=True)
             if activation.thread is not None and activation.thread.give_up_unless_begun():
                 activation.not_begun()
         tasks = [*(a.task for a in activations if a.task is not None), *self._leaving]
         deadline = asyncio.get_running_loop().time() + grace_seconds
-        while (self._live or self._leaving) and asyncio.get_running_loop().time() < deadline:
+        while (self._all() or self._leaving) and asyncio.get_running_loop().time() < deadline:
             pending = [t for t in tasks if not t.done()]
             if pending:
                 await asyncio.wait(pending, timeout=min(0.05, grace_seconds))
@@ -153,21 +159,22 @@ class LocalExecutor:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        for activation in list(self._live.values()):
+        for activation in self._all():
             activation.left()
         if self._threads is not None:
             await self._threads.close(0.0)
         if self._processes is not None:
             await self._processes.close()
 
+    def _all(self) -> list[Activation]:
+        return [activation for bodies in self._live.values() for activation in bodies.values()]
+
     def _gone(self, activation: Activation, left: bool) -> None:
-        key = activation.key
-        if self._live.get(key) is activation:
-            del self._live[key]
-            keys = self._by_run.get(key[0])
-            if keys is not None:
-                keys.discard(key)
-        activation.attempt.on_left((key[1], key[2]), left)
+        key, port = activation.key, activation.port
+        bodies = self._live.get(port.run_no, _NONE)
+        if bodies.get(key) is activation:
+            del bodies[key]
+        port.body_left(key, left)
 
     # --- how a body runs -----------------------------------------------------------------------------------
 

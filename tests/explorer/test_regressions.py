@@ -61,7 +61,7 @@ def _run_again_and_again(self: RunActor, key: tuple[str, str], left: bool = Fals
     _body_left(self, key, left)
 
 
-_body_left = RunActor._body_left
+_body_left = RunActor.body_left
 
 FOUND = [
     Found(
@@ -94,7 +94,7 @@ FOUND = [
         "new owner knows",
         waiting.asks_in_a_thread,
         "0/16.12",
-        lambda: mock.patch.object(RunActor, "_body_left", _run_again_and_again),
+        lambda: mock.patch.object(RunActor, "body_left", _run_again_and_again),
         {"answers": waiting.ANSWERS, "idempotent": ["xp_step"]},
     ),
 ]

@@ -237,7 +237,7 @@ class WatchedExecutor(LocalExecutor):
             attempt.handler = self._watched(attempt, handler)
         self._attempts.append(attempt)
         super().start(attempt)
-        body = self._live.get(attempt.key)
+        body = self._find(attempt.port.run_no, attempt.node, attempt.path)
         if body is not None and body.task is not None:
             self.blocking.loop.tasks.append(body.task)
 
@@ -246,7 +246,7 @@ class WatchedExecutor(LocalExecutor):
         self.blocking.end_fibers()
         self._live.clear()
         for attempt in self._attempts:
-            attempt.port = attempt.handler = attempt.on_left = None  # type: ignore[assignment]
+            attempt.port = attempt.handler = None  # type: ignore[assignment]
         self._attempts.clear()
 
     def _binder(self, handler: Handler) -> Binder:
