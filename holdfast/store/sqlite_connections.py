@@ -45,7 +45,7 @@ CACHE_KIB = 16_000
 """The writer's pages in memory: a group of 1,000 runs must not spill into the WAL before its commit."""
 
 STATEMENT_CACHE = 256
-"""Prepared statements per connection: eight verbs in seven sizes, and the reads."""
+"""Prepared statements per connection: eleven verbs in eight sizes, and the reads."""
 
 _T = TypeVar("_T")
 _MAGIC = b"SQLite format 3\0"

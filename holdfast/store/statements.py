@@ -2,19 +2,20 @@
 
 Owns: finding the named blocks, and repeating a row's template as often as there are rows.
 Never: puts a value into SQL. What is repeated stands in the file; values are always bound.
-Invariants: a name stands for one block of one driver. Row counts are powers of two up to `ROWS_MAX`, so that few
-different statements exist and each is prepared once.
+Invariants: a name stands for one block of one driver. Row counts are `SIZES`, so that few different statements exist
+and each is prepared once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-ROWS_MAX = 64
-"""Rows of one statement; more were not quicker when measured, and the writer holds the GIL while it binds them."""
+SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
+"""Rows of one statement. More than 64 were not quicker when measured, and the writer holds the GIL while it binds them.
+Three is what one step of one run appends to its journal: a run that is alone waits for every statement."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW_MARK = "/*row*/"
@@ -23,7 +24,7 @@ _ROW_MARK = "/*row*/"
 class Repeated:
     """A statement whose row template is repeated: `batches` cuts any number of rows into prepared sizes."""
 
-    __slots__ = ("_sizes",)
+    __slots__ = ("_few", "_texts")
 
     def __init__(self, name: str, text: str) -> None:
         try:
@@ -31,19 +32,20 @@ class Repeated:
             row = row.replace(" ", "")  # a prepared statement is found by its text, however long that is
         except ValueError:
             raise ValueError(f"the statement {name} needs exactly one row between two {_ROW_MARK}") from None
-        self._sizes: list[tuple[int, str]] = []
-        size = ROWS_MAX
-        while size:
-            self._sizes.append((size, before + ",".join([row] * size) + after))
-            size //= 2
+        self._texts = [(size, before + ",".join([row] * size) + after) for size in SIZES]
+        self._few = [self._cut(count) for count in range(SIZES[0] + 1)]
 
-    def batches(self, count: int) -> Iterator[tuple[int, int, str]]:
+    def batches(self, count: int) -> Sequence[tuple[int, int, str]]:
         """(from, to, sql) for `count` rows, the largest statements first."""
-        start = 0
-        for size, sql in self._sizes:
+        return self._few[count] if count < len(self._few) else self._cut(count)
+
+    def _cut(self, count: int) -> list[tuple[int, int, str]]:
+        batches, start = [], 0
+        for size, sql in self._texts:
             while count - start >= size:
-                yield start, start + size, sql
+                batches.append((start, start + size, sql))
                 start += size
+        return batches
 
 
 @cache

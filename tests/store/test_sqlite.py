@@ -26,7 +26,7 @@ from holdfast.store.api import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.migrate import Migration, migrate, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite_connections import database_path
-from holdfast.store.statements import Repeated, load, schema
+from holdfast.store.statements import SIZES, Repeated, load, schema
 from holdfast.testing.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
 
 ROOT = Path(__file__).parents[2]
@@ -629,6 +629,19 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
         migrate(connection, "test", (*migrations("sqlite"), broken))
     assert described(connection) == before
     assert not connection.in_transaction
+
+
+def test_rows_are_cut_into_few_statements_without_a_gap_and_those_of_one_step_are_one() -> None:
+    repeated = Repeated("test", "INSERT INTO t VALUES /*row*/ (?) /*row*/;")
+    assert [end for _, end, _ in repeated.batches(3)] == [3]
+    texts = set()
+    for count in range(300):
+        batches = repeated.batches(count)
+        assert [start for start, _, _ in batches] == [0, *(end for _, end, _ in batches)][: len(batches)]
+        assert sum(end - start for start, end, _ in batches) == count
+        assert all(sql.count("?") == end - start for start, end, sql in batches)
+        texts |= {sql for _, _, sql in batches}
+    assert len(texts) == len(SIZES)
 
 
 def plan_of(connection: apsw.Connection, name: str) -> list[str]:
