@@ -36,6 +36,8 @@ class NodePlan(msgspec.Struct, gc=False):
     """Nodes that its data refers to."""
     settles_after: frozenset[str] = frozenset()
     """Of `waits_for`, those that must settle however its data chooses: order, condition, what its body refers to."""
+    follows: str | None = None
+    """A link of a chain: the one node that it waits for, of which it also takes its data."""
     dependents: tuple[str, ...] = ()
     """Nodes of the same scope to look at when this one settles."""
     captures: tuple[Capture, ...] = ()
@@ -167,6 +169,8 @@ def _compile_scope(
         if d.kind == "call":
             plan.direct = _direct(d, scope)
         plan.lazy = any(isinstance(e, list) and e and e[0] in _CHOOSING for x in data for e in walk(x))
+        if len(plan.waits_for) == 1 and plan.data_nodes == plan.waits_for and not plan.lazy:
+            plan.follows = plan.waits_for[0]
         for expr in _rule_expressions(d):
             _capture(expr, scope, captures, inputs, params)
         if d.until is not None and plan.body is not None:

@@ -53,7 +53,12 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     path = plan.path(scope.path)
     if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None or state.fold.paused:
         return
-    if plan.waits_for and not _decidable(d, scope, plan, path):
+    before = None
+    if plan.follows is not None:
+        before = lookup(state, scope, plan.follows)
+        if before is None or before.status not in NODE_SETTLED:
+            return
+    elif plan.waits_for and not _decidable(d, scope, plan, path):
         return
     if scope.owner is not None and lacks_params(d, scope):
         return
@@ -68,15 +73,16 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
         if not wanted:
             skip(d, ns, "condition", None)
             return
-    cause = _absent(d, scope, plan)
-    if cause is not None:
-        skip(d, ns, "absent", cause)
-        return
+    if before is None or before.status is not _COMPLETED:
+        cause = _absent(d, scope, plan)
+        if cause is not None:
+            skip(d, ns, "absent", cause)
+            return
     enter_node(d, ns)
 
 
 def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
-    if len(plan.waits_for) == 1 and not plan.lazy:  # a link of a chain: nothing to keep count of
+    if len(plan.waits_for) == 1 and not plan.lazy:  # nothing to keep count of
         return _is_settled(d, scope, plan.waits_for[0])
     state = d.state
     missing = state.missing.get((plan.id, path))
