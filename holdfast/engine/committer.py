@@ -117,7 +117,10 @@ class Committer:
         self.commits += 1
         if self._is_served:
             self.flush()
-        for (_, lander), outcome in zip(group, outcomes, strict=True):
+        assert len(outcomes) == len(group)
+        group.reverse()
+        for outcome in outcomes:
+            lander = group.pop()[1]  # its commit is let go: what the run does next finds that memory warm
             try:
                 lander.landed(outcome)
             except Exception:  # a bug of ours in one run: the others of the group must hear of theirs
