@@ -476,7 +476,7 @@ class RunActor(BodyPort):
             self.engine.spawn(self._provide_undo())
         if draft.finish:
             self.engine.spawn(self._provide_result())
-        if state.timers or self._alarms is not None or [ns for ns in draft.scheduled if ns.not_before]:
+        if state.timers or self._alarms is not None or _has_late_starts(draft):
             self._set_alarms(draft)
         if self._idle is not None or not self._has_code or state.status is _RUN_SUSPENDED:
             self._rest()
@@ -664,3 +664,10 @@ class RunActor(BodyPort):
         while not self.gone and (self._held.entries or self.in_flight):
             self.flush()
             await asyncio.sleep(0 if self.engine.committer.idle else 0.001)
+
+
+def _has_late_starts(draft: Draft) -> bool:
+    for ns in draft.scheduled:  # noqa: SIM110 - of every step: the loop takes a third of what `any` does
+        if ns.not_before:
+            return True
+    return False

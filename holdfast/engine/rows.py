@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.model import events as ev
 from holdfast.model.evolve import wait_about
@@ -82,8 +83,7 @@ def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[li
     aside = False
     previous, run_no, run_id = state.head_hash, state.run_no, state.run_id
     for entry in entries:
-        event, seq, node, path, visit, at = entry.event, entry.seq, entry.node, entry.path, entry.visit, entry.at
-        branch = entry.branch
+        seq, at, event, node, path, visit, branch = astuple(entry)
         kind = type(event)
         type_name = kind.__name__
         if kind in _ASIDE:

@@ -128,13 +128,14 @@ class Draft:
 
     def emit(self, event: Any, ns: NodeState | None = None) -> int:
         """Draft an event and fold it; its seq."""
-        seq = self.state.seq + 1
+        state = self.state
+        seq = state.seq + 1
         if ns is None:
-            entry = Entry(seq, self.now, event, branch=self.state.branch)
+            entry = Entry(seq, self.now, event, branch=state.branch)
         else:
-            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit, self.state.branch)
+            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit, state.branch)
         self.entries.append(entry)
-        evolve(self.state, entry, ns)
+        evolve(state, entry, ns)
         return seq
 
     def emit_at(self, event: Any, node: str, path: str, visit: int) -> int:

@@ -63,8 +63,8 @@ def write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]
     for commit in group:
         change = commit.change
         if isinstance(change, RunStep):
-            fence = (commit.run_no, commit.token, commit.expected_seq)
-            steps.append((*fence, change.last_seq, change.head_hash, change.recoveries))
+            run_no, token, expected_seq = commit.run_no, commit.token, commit.expected_seq
+            steps.append((run_no, token, expected_seq, change.last_seq, change.head_hash, change.recoveries))
         elif change is not None:
             moves.append((commit.run_no, commit.token, commit.expected_seq, *change))
         nodes += commit.nodes

@@ -117,18 +117,22 @@ class Activation:
         except HoldfastError as e:
             self.failed(e)
             return
-        target, ticket = (None, None) if ended is None else (ended.target, ended.ticket)
-        if isinstance(ended, Pended):
+        if ended is None:
+            self.report(cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, visit=a.visit))
+        elif isinstance(ended, Pended):
             self.report(
                 cmd.PendNode(
                     a.node, a.path, a.attempt, ended.basket, data, kept, self.vars, kept_vars, ended.rerun,
-                    _pend_error(ended.error), target, ticket, visit=a.visit,
+                    _pend_error(ended.error), ended.target, ended.ticket, visit=a.visit,
                 )
             )  # fmt: skip
-            return
-        self.report(
-            cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, target, ticket, visit=a.visit)
-        )
+        else:
+            self.report(
+                cmd.CompleteNode(
+                    a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, ended.target, ended.ticket,
+                    visit=a.visit,
+                )
+            )  # fmt: skip
 
     def captured_vars(self) -> dict[str, Any]:
         """What conditions read of the variables that this body set."""
