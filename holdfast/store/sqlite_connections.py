@@ -2,7 +2,8 @@
 
 Owns: addresses, file modes, pragmas, waiting for other processes, the pool of readers, what an apsw error means.
 Never: knows a table of ours (see sqlite.py) or changes the schema (see migrate.py).
-Invariants: one writer; readers are read-only connections and never checkpoint. A file that is refused is untouched.
+Invariants: one writer; readers are read-only connections and never checkpoint. No two threads use a connection at a
+time: readers are lent, the writer has a lock (see sqlite.py). A file that is refused is untouched.
 Files are 0600 from their first moment.
 On crash: SQLite recovers from the WAL at the next open; nothing needs to be undone.
 """
@@ -215,6 +216,7 @@ class Readers:
 
 
 def _connect(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+    flags |= apsw.SQLITE_OPEN_NOMUTEX  # one thread has it at a time; else SQLite locks it for every value of every row
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENT_CACHE)
     connection.set_busy_handler(_Waiting())
     _plan_once(connection)
