@@ -816,6 +816,16 @@ def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(state
 
 
 def test_the_statements_know_every_kind_of_wait_that_is_for_people() -> None:
-    lists = re.findall(r"kind IN \(('[^)]*)\)", " ".join(load("sqlite").values()) + schema("sqlite"))
+    said = " ".join(load("sqlite").values()) + schema("sqlite")
+    lists = re.findall(r"(?:\w\.)?kind = '\w+'(?: OR (?:\w\.)?kind = '\w+')+", said)
     assert len(lists) >= 4
-    assert {tuple(kind.strip().strip("'") for kind in one.split(",")) for one in lists} == {OF_PEOPLE}
+    assert {tuple(re.findall(r"'(\w+)'", one)) for one in lists} == {OF_PEOPLE}
+
+
+def test_no_index_makes_sqlite_build_a_table_for_every_row_that_is_written(store: SqliteStore) -> None:
+    writer = store._writer
+    assert writer is not None
+    one_wait = load("sqlite")["put_waits"].replace("/*row*/", "")
+    for sql, values in ((load("sqlite")["move_run"], 12), (one_wait, 15)):
+        done = [row[1] for row in writer.execute(f"EXPLAIN {sql}", (None,) * values)]
+        assert "OpenEphemeral" not in done, sql

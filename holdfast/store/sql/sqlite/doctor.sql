@@ -86,33 +86,34 @@ WHERE run_no BETWEEN ?1 AND ?2
 -- A finished run that somebody owns, though nobody has asked it for anything.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, r.engine, r.status
 FROM run_state AS r
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.engine IS NOT NULL AND r.status IN ('completed', 'failed', 'cancelled')
+WHERE r.run_no BETWEEN ?1 AND ?2 AND r.engine IS NOT NULL
+    AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
     AND NOT EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.status = 'new');
 
 -- name: suspect_wait_of_end
 -- A finished run that waits.
 SELECT r.run_no, r.run_id, w.node, w.path, NULL, w.wait_id, r.status
 FROM run_state AS r JOIN run_waits AS w ON w.run_no = r.run_no AND w.status = 'open'
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('completed', 'failed', 'cancelled');
+WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled');
 
 -- name: suspect_timer_of_end
 -- A finished run with a timer. The index is named, or SQLite walks through those that have fired.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, t.timer, r.status
 FROM run_state AS r JOIN run_timers AS t INDEXED BY run_timers_of_run ON t.run_no = r.run_no AND t.status = 'set'
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('completed', 'failed', 'cancelled');
+WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled');
 
 -- name: suspect_message_of_end
 -- A finished run with mail that it will never read.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, m.message_id, r.status
 FROM run_state AS r JOIN run_inbox_messages AS m ON m.run_no = r.run_no AND m.status = 'new'
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('completed', 'failed', 'cancelled')
+WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
     AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: suspect_node_of_end
 -- A finished run with work under way.
 SELECT r.run_no, r.run_id, n.node, n.path, NULL, n.status, r.status
 FROM run_state AS r JOIN run_node_state AS n ON n.run_no = r.run_no AND n.is_open = 1
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('completed', 'failed', 'cancelled')
+WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
     AND n.status IN ('scheduled', 'running', 'suspended');
 
 -- name: suspect_node_of_suspended
@@ -174,9 +175,9 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('running', 'recovering')
 -- name: suspect_overdue
 -- A timer that was due before ?3, of a run that nobody owns.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, t.timer, t.due_at
-FROM run_state AS r JOIN run_timers AS t INDEXED BY run_timers_of_run ON t.run_no = r.run_no AND t.status = 'set'
-WHERE r.run_no BETWEEN ?1 AND ?2 AND r.engine IS NULL AND r.hold IS NULL AND t.due_at < ?3
-    AND r.status = 'suspended';
+FROM run_timers AS t INDEXED BY run_timers_of_run CROSS JOIN run_state AS r ON r.run_no = t.run_no
+WHERE t.run_no BETWEEN ?1 AND ?2 AND t.status = 'set' AND t.due_at < ?3
+    AND r.engine IS NULL AND r.hold IS NULL AND r.status = 'suspended';
 
 -- name: suspect_lease
 -- Runs with an owner, and whether there is such an engine.

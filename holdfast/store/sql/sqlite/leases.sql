@@ -25,8 +25,7 @@ DELETE FROM engine_slots WHERE engine = ?;
 
 -- name: free_runs
 -- The runs of an engine that is gone; whatever it still sends is refused.
-UPDATE run_state SET engine = NULL, last_engine = engine, token = token + 1
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering')) AND engine = ?;
+UPDATE run_state SET engine = NULL, last_engine = engine, token = token + 1 WHERE engine = ?;
 
 -- name: engines
 -- Who is or was alive.
@@ -39,8 +38,7 @@ WHERE engine IS NOT NULL AND engine NOT IN (SELECT engine FROM engines) ORDER BY
 
 -- name: loads
 -- How many runs each engine holds; from the index alone.
-SELECT engine, count(*) FROM run_state INDEXED BY run_state_live
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering')) AND engine IS NOT NULL
+SELECT engine, count(*) FROM run_state INDEXED BY run_state_live WHERE engine IS NOT NULL
 GROUP BY engine;
 
 -- name: free_slots
@@ -94,12 +92,14 @@ UPDATE run_state SET hold = ?3 WHERE run_no = ?1 AND token = ?2;
 -- with the next version: a pair that is `>` another one begins with what is equal to it, and one of columns with the
 -- first of them.
 WITH RECURSIVE first (run_no) AS (
-    SELECT (SELECT run_no FROM run_state
-            WHERE hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
+    SELECT (SELECT run_no FROM run_state INDEXED BY run_state_ready
+            WHERE hold IS NULL AND engine IS NULL
+                AND (status = 'created' OR status = 'running' OR status = 'recovering')
             ORDER BY workflow, version LIMIT 1)
     UNION ALL
-    SELECT (SELECT run_no FROM run_state
-            WHERE hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
+    SELECT (SELECT run_no FROM run_state INDEXED BY run_state_ready
+            WHERE hold IS NULL AND engine IS NULL
+                AND (status = 'created' OR status = 'running' OR status = 'recovering')
                 AND (workflow, version) >= (+last.workflow, last.version + 1)
             ORDER BY workflow, version LIMIT 1)
     FROM first CROSS JOIN run_state AS last ON last.run_no = first.run_no)
@@ -118,14 +118,14 @@ WITH RECURSIVE place (workflow, version, queue) AS (
     SELECT v.value ->> 0, v.value ->> 1,
         (SELECT queue FROM run_state
          WHERE workflow = v.value ->> 0 AND version = v.value ->> 1
-             AND hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
+             AND hold IS NULL AND engine IS NULL AND (status = 'created' OR status = 'running' OR status = 'recovering')
          ORDER BY queue LIMIT 1)
     FROM json_each(?1) AS v
     UNION ALL
     SELECT p.workflow, p.version,
         (SELECT queue FROM run_state
          WHERE workflow = p.workflow AND version = p.version AND queue > p.queue
-             AND hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
+             AND hold IS NULL AND engine IS NULL AND (status = 'created' OR status = 'running' OR status = 'recovering')
          ORDER BY queue LIMIT 1)
     FROM place AS p WHERE p.queue IS NOT NULL),
 free (run_no, workflow, version, priority) AS (
@@ -134,7 +134,8 @@ free (run_no, workflow, version, priority) AS (
         AND r.run_no IN (
             SELECT run_no FROM run_state
             WHERE workflow = p.workflow AND version = p.version AND queue = p.queue
-                AND hold IS NULL AND engine IS NULL AND status IN ('created', 'running', 'recovering')
+                AND hold IS NULL AND engine IS NULL
+                AND (status = 'created' OR status = 'running' OR status = 'recovering')
             ORDER BY priority DESC, run_no LIMIT ?3)
     UNION ALL
     SELECT run_no, workflow, version, priority FROM run_state NOT INDEXED
@@ -154,7 +155,7 @@ SELECT run_no, workflow, version FROM ranked WHERE rank <= ?3 ORDER BY priority 
 WITH free (run_no, workflow, version, priority, queue) AS (
     SELECT run_no, workflow, version, priority, queue FROM run_state INDEXED BY run_state_ready_of_root
     WHERE root_no IN (SELECT value FROM json_each(?3)) AND hold IS NULL AND engine IS NULL
-        AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled')
+        AND status <> 'suspended' AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled'
     UNION ALL
     SELECT run_no, workflow, version, priority, queue FROM run_state NOT INDEXED
     WHERE run_no IN (SELECT m.run_no FROM run_inbox_messages AS m WHERE m.status = 'new')
@@ -171,5 +172,4 @@ SELECT run_no, workflow, version FROM ranked WHERE rank <= ?4 ORDER BY priority 
 -- name: unfinished_count
 -- How many runs are not finished.
 SELECT count(*) FROM run_state
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
-    AND status IN ('created', 'running', 'suspended', 'recovering');
+WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR status = 'recovering');

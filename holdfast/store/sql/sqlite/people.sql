@@ -5,7 +5,7 @@
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM run_waits AS w INDEXED BY run_waits_asked CROSS JOIN run_state AS r ON r.run_no = w.run_no
-WHERE w.status = 'open' AND w.kind IN ('input', 'basket', 'pause', 'hold')
+WHERE w.status = 'open' AND (w.kind = 'input' OR w.kind = 'basket' OR w.kind = 'pause' OR w.kind = 'hold')
     AND w.kind IN (SELECT value FROM json_each(?1)) AND (w.since, w.wait_id) > (?2, ?3)
     AND r.status IN ('created', 'running', 'suspended', 'recovering')
 ORDER BY w.since, w.wait_id LIMIT ?4;
@@ -35,7 +35,8 @@ ORDER BY w.since, w.wait_id LIMIT ?4;
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM run_waits AS w INDEXED BY run_waits_of_people CROSS JOIN run_state AS r ON r.run_no = w.run_no
-WHERE w.kind IN ('input', 'basket', 'pause', 'hold') AND w.wait_id >= ?1 AND w.wait_id < ?2
+WHERE (w.kind = 'input' OR w.kind = 'basket' OR w.kind = 'pause' OR w.kind = 'hold')
+    AND w.wait_id >= ?1 AND w.wait_id < ?2
 ORDER BY w.wait_id, w.rowid LIMIT 10;
 
 -- name: baskets

@@ -32,7 +32,7 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine
 FROM run_state
-WHERE status IN ('completed', 'failed', 'cancelled') AND status = ?3 AND run_no < ?1
+WHERE (status = 'completed' OR status = 'failed' OR status = 'cancelled') AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_unowned
@@ -42,7 +42,7 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine
 FROM run_state INDEXED BY run_state_live
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
+WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR status = 'recovering')
     AND engine IS NULL AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
 
@@ -52,8 +52,7 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine
 FROM run_state INDEXED BY run_state_live
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
-    AND engine IS NOT NULL AND status = ?3 AND run_no < ?1
+WHERE engine IS NOT NULL AND status = ?3 AND run_no < ?1
 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_of_workflow
@@ -82,11 +81,11 @@ SELECT run_id FROM run_state WHERE run_id >= ?1 AND run_id < ?2 ORDER BY run_id 
 -- name: counts
 -- Runs per status; two parts, so that each is answered from an index alone.
 SELECT status, count(*) FROM run_state
-WHERE status IN ('completed', 'failed', 'cancelled') GROUP BY status
+WHERE (status = 'completed' OR status = 'failed' OR status = 'cancelled') GROUP BY status
 UNION ALL
 SELECT status, count(*) FROM run_state
-WHERE (engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering'))
-    AND status IN ('created', 'running', 'suspended', 'recovering') GROUP BY status;
+WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR status = 'recovering')
+GROUP BY status;
 
 -- name: open_nodes
 -- The rows that belong to the memory of these runs; rowid is the order of first scheduling.

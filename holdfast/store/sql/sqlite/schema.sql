@@ -4,6 +4,9 @@
 -- Payloads are BLOB. Instants are microseconds since 1970, UTC. A run is its number inside and its text id once. No
 -- foreign keys: rows of one commit land together, and the fence on run_state decides whether they may.
 -- Indexes are partial where they can be, so that what costs nothing to a live run stays flat with many finished ones.
+-- Their conditions are written without IN: for a list of three SQLite makes a table of it, anew for every row that is
+-- written and every index that asks (a third of what it takes to claim a run). Statements that want such an index say
+-- the same, in the same words.
 
 CREATE TABLE store_meta (
     only           INTEGER PRIMARY KEY CHECK (only = 1),
@@ -55,14 +58,17 @@ CREATE TABLE run_state (
 
 -- Freeing an engine's runs, listing and counting live ones: the only index that a step of an owned run touches.
 CREATE INDEX run_state_live ON run_state (engine, status)
-    WHERE engine IS NOT NULL OR status IN ('created', 'running', 'suspended', 'recovering');
+    WHERE engine IS NOT NULL
+        OR (status = 'created' OR status = 'running' OR status = 'suspended' OR status = 'recovering');
 -- What wants to be advanced and nobody holds: in the order in which it is claimed; and by whose it is, said in other
 -- words, so that nobody mistakes one of them for the other.
 CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no)
-    WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
+    WHERE engine IS NULL AND hold IS NULL AND (status = 'created' OR status = 'running' OR status = 'recovering');
 CREATE INDEX run_state_ready_of_root ON run_state (root_no)
-    WHERE engine IS NULL AND hold IS NULL AND status NOT IN ('suspended', 'completed', 'failed', 'cancelled');
-CREATE INDEX run_state_finished ON run_state (status, run_no) WHERE status IN ('completed', 'failed', 'cancelled');
+    WHERE engine IS NULL AND hold IS NULL
+        AND status <> 'suspended' AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled';
+CREATE INDEX run_state_finished ON run_state (status, run_no)
+    WHERE status = 'completed' OR status = 'failed' OR status = 'cancelled';
 CREATE INDEX run_state_workflow ON run_state (workflow, run_no);
 CREATE INDEX run_state_descendants ON run_state (root_no, run_no) WHERE parent_no IS NOT NULL;
 
@@ -152,9 +158,10 @@ CREATE TABLE run_waits (
 CREATE INDEX run_waits_open ON run_waits (run_no) WHERE status = 'open';
 CREATE INDEX run_waits_for_children ON run_waits (run_no) WHERE status = 'open' AND kind = 'child';
 -- What people are asked, by id and by who is to answer. Waits for timers, signals and children are in none of these.
-CREATE INDEX run_waits_of_people ON run_waits (wait_id) WHERE kind IN ('input', 'basket', 'pause', 'hold');
+CREATE INDEX run_waits_of_people ON run_waits (wait_id)
+    WHERE kind = 'input' OR kind = 'basket' OR kind = 'pause' OR kind = 'hold';
 CREATE INDEX run_waits_asked ON run_waits (since, wait_id)
-    WHERE status = 'open' AND kind IN ('input', 'basket', 'pause', 'hold');
+    WHERE status = 'open' AND (kind = 'input' OR kind = 'basket' OR kind = 'pause' OR kind = 'hold');
 CREATE INDEX run_waits_basket ON run_waits (basket, since, wait_id, kind) WHERE basket IS NOT NULL AND status = 'open';
 CREATE INDEX run_waits_assignee ON run_waits (assignee, since, wait_id) WHERE assignee IS NOT NULL AND status = 'open';
 
