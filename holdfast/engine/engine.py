@@ -417,8 +417,10 @@ class Engine:
         return self.drives and (self.queues is None or queue in self.queues)
 
     def room(self) -> int:
-        """How many more runs may be at work here."""
+        """How many more runs may be at work here; none while it is not known whether we are alive in others' eyes."""
         limit = self.settings.concurrency
+        if self.lease.has_run_out:
+            return 0
         if limit is None:
             return sys.maxsize
         at_work = sum(actor.is_at_work for actor in self.actors.values())
@@ -426,7 +428,9 @@ class Engine:
 
     def has_room_for(self, plan: Plan) -> bool:
         """Whether a run could go to work here: not where others of its workflow wait for a place already."""
-        return self.settings.concurrency is None or (self.room() > 0 and not self.starting.has_line(plan))
+        if self.settings.concurrency is None:
+            return not self.lease.has_run_out
+        return self.room() > 0 and not self.starting.has_line(plan)
 
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""

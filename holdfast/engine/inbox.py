@@ -57,6 +57,8 @@ class Inbox:
         """How many of those have had theirs."""
         self.looks = 0
         """How often the store was read for mail."""
+        self._settled: set[str] = set()
+        """Messages that were settled since the store began to be read for mail: it may have read them before that."""
         self._sending: Batch[MessageRow, Sent] = Batch(self._send, engine.spawn)
         self._asking: dict[str, dict[str, Any] | None] = {}
         """Messages whose senders wait here, and what became of those that were settled here."""
@@ -180,6 +182,8 @@ class Inbox:
 
     def settled(self, outcomes: Iterable[Outcome]) -> None:
         """Messages were applied or refused here, durably: whoever waits for them need not ask the store."""
+        if self._looking is not None:
+            self._settled.update(outcome.message_id for outcome in outcomes)
         for outcome in outcomes:
             if outcome.message_id in self._asking:
                 self._asking[outcome.message_id] = _verdict(outcome)
@@ -237,9 +241,11 @@ class Inbox:
         self.looks += 1
         if engine.actors:
             readers = dict(engine.actors)
+            self._settled.clear()
             for message in await engine.read(engine.store.new_messages, list(readers)):
                 actor = engine.actors.get(message.run_no)
-                if actor is not None and actor is readers[message.run_no]:  # another one has read its mail since
+                is_its_reader = actor is readers[message.run_no]  # or another one, which has read its mail since
+                if actor is not None and is_its_reader and message.message_id not in self._settled:
                     deliver(actor, message)
         unowned = {m.run_no for m in await engine.read(engine.store.new_messages, None)}
         if unowned and not engine.stopping:

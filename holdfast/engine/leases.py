@@ -50,6 +50,7 @@ class Lease:
         self._thread: threading.Thread | None = None
         self._registered = ""
         """The engine whose row is there to be renewed: not yet our name while that is being changed."""
+        self._expires_at = 0
         self._ticked_at = time.monotonic()
         self._is_late = False
         """The last renewal failed."""
@@ -60,6 +61,12 @@ class Lease:
     def lost(self) -> bool:
         """Whether somebody has declared this engine dead."""
         return self._declared_dead == self.engine
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether its time is over, as far as is known here: others may have declared this engine dead, and what
+        belonged to the lease may be theirs."""
+        return self._clock.now() > self._expires_at
 
     def row(self, can_run: bytes) -> EngineRow:
         now = self._clock.now()
@@ -72,6 +79,7 @@ class Lease:
         row = self.row(can_run)
         self._store.register_engine(row)
         self._registered = row.engine
+        self._expires_at = row.expires_at
 
     def _expiry(self, now: int) -> int:
         return now + int(self._seconds * 1_000_000)
@@ -125,7 +133,8 @@ class Lease:
             return
         try:
             self._clock.synchronise()
-            alive = self._store.renew_engine(engine, self._expiry(self._clock.now()))
+            expires_at = self._expiry(self._clock.now())
+            alive = self._store.renew_engine(engine, expires_at)
         except OutcomeUnknown:
             raise
         except Exception as e:  # noqa: BLE001 - whatever it is, the next renewal may succeed
@@ -134,7 +143,9 @@ class Lease:
             self._is_late = True
             return
         self._is_late = False
-        if not alive:
+        if alive:
+            self._expires_at = expires_at
+        else:
             self._declared_dead = engine
 
     def stop_renewing(self) -> None:

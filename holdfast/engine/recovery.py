@@ -140,6 +140,7 @@ class Recovery:
         workflow that was served last."""
         engine, store = self._engine, self._engine.store
         room = engine.room()
+        self.is_full = self.is_full or room == 0
         if engine.stopping or not engine.drives or room == 0 or self.roots == set():
             return []
         self._forget_left()

@@ -30,6 +30,7 @@ from holdfast.store.postgres_connections import (
     Patience,
     Raw,
     address,
+    in_transaction,
     translated,
 )
 from holdfast.store.postgres_doctor import PostgresDoctor, Work
@@ -168,7 +169,7 @@ class PostgresStore(PostgresDoctor):
         earlier: list[tuple[int, int]] = []
 
         async def write(raw: Raw, _: bool) -> int:
-            async with raw.transaction(isolation="read_committed"):
+            async with in_transaction(raw):
                 await raw.fetch(self._sql["lock_pool"], key)
                 for places, transaction in earlier:
                     if await raw.fetchval(self._sql["has_committed"], str(transaction)):

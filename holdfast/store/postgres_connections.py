@@ -17,8 +17,8 @@ import random
 import re
 import threading
 from asyncio import events, tasks
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -86,6 +86,24 @@ else:
     Raw = asyncpg.Connection
 
 log = logging.getLogger("holdfast.store")
+
+_ENDS_BY_ITSELF: Final = (
+    "SELECT set_config('idle_in_transaction_session_timeout', '10s', true) "
+    "WHERE current_setting('idle_in_transaction_session_timeout') = '0'"
+)
+"""Whoever stands still in the middle of a transaction would keep the locks that it holds for as long, and nobody could
+take its runs over. After the time of an ordinary lease the server ends its session, which is as if the wire were cut; a
+limit that somebody has set already stays. Of this transaction only: nothing is kept in a session."""
+
+
+@asynccontextmanager
+async def in_transaction(raw: Raw) -> AsyncIterator[None]:
+    """Several statements, as one."""
+    async with raw.transaction(isolation="read_committed"):
+        await raw.execute(_ENDS_BY_ITSELF)
+        yield
+
+
 _T = TypeVar("_T")
 _SCHEMES = ("postgresql", "postgres")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -16,7 +16,7 @@ import asyncpg
 from holdfast.store.api import Check, Health, Rebuilt
 from holdfast.store.checks import Checks
 from holdfast.store.migrate import migrations
-from holdfast.store.postgres_connections import Raw, describe
+from holdfast.store.postgres_connections import Raw, describe, in_transaction
 from holdfast.store.postgres_group import write_state
 from holdfast.store.postgres_reads import PostgresReads
 from holdfast.store.postgres_statements import Statements
@@ -62,7 +62,7 @@ class PostgresDoctor(PostgresReads, Checks):
 
     def rebuild(self, rebuilt: Rebuilt) -> bool:
         async def write(connection: Raw, again: bool) -> bool:
-            async with connection.transaction(isolation="read_committed"):
+            async with in_transaction(connection):
                 return await _rebuild(connection, self._sql, rebuilt, again)
 
         return self._do(write)

@@ -18,7 +18,7 @@ import asyncpg
 from msgspec.structs import astuple
 
 from holdfast.store.api import Commit, EventRow, Landed, NodeRow, RunChange, RunStep, TimerRow, WaitRow
-from holdfast.store.postgres_connections import Raw
+from holdfast.store.postgres_connections import Raw, in_transaction
 from holdfast.store.postgres_statements import Part, Statements
 
 RUNS_MAX: Final = 500
@@ -132,7 +132,7 @@ class Landing:
         if not rows.follow:
             await self._put(rows.first)
             return
-        async with self._connection.transaction(isolation="read_committed"):
+        async with in_transaction(self._connection):
             if rows.messages:
                 targets = {message[1] for message in rows.messages}
                 await self._connection.fetch(self._sql["lock_runs"], sorted(targets.union(rows.run_nos)))

@@ -1,7 +1,8 @@
 """Faults: what a life of flows.py can be told to suffer, by its environment. Runs in the child process.
 
 HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`: everything of a transaction
-                            is written but its COMMIT; with a server: a statement is sent, and nobody hears the answer
+                            is written but its COMMIT; with a server: a statement is sent, and nobody hears the answer;
+                            or `transaction.open`, with a server: of several statements only the COMMIT is not sent
 CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continues it
 CRASH_FILE_BYTES=n          no file may grow beyond this (RLIMIT_FSIZE)
 CRASH_SYNC_FAILS=n          the n-th sync of a WAL fails, and every one after it
@@ -47,6 +48,7 @@ def arrange() -> None:
     if dying.at is not None:
         _reach_the_end_of_transactions()
         _reach_statements_under_way()
+        _reach_open_transactions()
     if limit := environ.get("CRASH_FILE_BYTES"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long fails, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
@@ -117,6 +119,18 @@ def _reach_statements_under_way() -> None:
             dying.at("transaction.end")
 
     selector_events._SelectorSocketTransport.write = dying_write
+
+
+def _reach_open_transactions() -> None:
+    """With a server: everything of a transaction of several statements is done but its COMMIT."""
+    end = Transaction.__aexit__
+
+    async def dying_end(self: Transaction, *how: Any) -> None:
+        assert dying.at is not None
+        dying.at("transaction.open")
+        await end(self, *how)
+
+    Transaction.__aexit__ = dying_end  # type: ignore[method-assign]
 
 
 def _stand_still_in_transactions(idle_seconds: float) -> None:

@@ -61,6 +61,15 @@ def test_f69_an_engine_that_stands_still_at_any_boundary_is_fenced(arena: Postgr
     zombies.test_f69_an_engine_that_stands_still_at_any_boundary_is_fenced(arena, place)
 
 
+def test_f69_an_engine_that_stands_still_in_the_middle_of_a_transaction_keeps_nobody_out(arena: PostgresArena) -> None:
+    """The locks that it holds would last as long as it stands still."""
+    zombie = arena.start("chain:r", CRASH_STOP_AT="transaction.open:1", HOLDFAST_LEASE_SECONDS="1")
+    arena.wait_for(zombie.is_stopped)
+    arena.finish()
+    points.check_chain(arena)
+    zombies.come_back(arena, zombie)
+
+
 @pytest.mark.parametrize("kind", ["answer", "signal"])
 def test_a_kill_at_any_write_neither_loses_nor_repeats_what_was_asked(arena: PostgresArena, kind: str) -> None:
     waits.test_a_kill_at_any_write_neither_loses_nor_repeats_what_was_asked(arena, kind, "who drives")

@@ -65,6 +65,11 @@ def slowly(engine: Engine, held: str, monkeypatch: pytest.MonkeyPatch) -> SlowRe
     return reader
 
 
+@hf.workflow
+async def rdr_signalled_twice(ctx: hf.Context) -> list[Any]:
+    return [await ctx.receive("go"), await ctx.receive("go")]
+
+
 def number(engine: Engine, run: hf.Run[Any]) -> int:
     row = engine.store.run(run.run_id)
     assert row is not None
@@ -118,6 +123,28 @@ async def test_mail_goes_to_nobody_who_began_to_drive_a_run_after_it_was_read(
         await engine.inbox.look()
         assert delivered == [(before, "m_1")]
         assert successor is not before
+
+
+async def test_mail_that_was_settled_while_it_was_read_once_more_is_not_delivered_again(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        run = await engine.start(rdr_signalled_twice)
+        await until(lambda: engine.store.counts().get("suspended") == 1)
+        (actor,) = engine.actors.values()
+        reader = slowly(engine, "new_messages", monkeypatch)
+        await write(engine, run, "go", "m_1")
+        looking = asyncio.create_task(engine.inbox.look())
+        await reader.has_read.wait()
+        message = engine.store.message("m_1")
+        assert message is not None
+        inbox.deliver(actor, message)  # as an earlier look did, which had not heard of its commit yet
+        await until(lambda: "m_1" not in actor.delivered, "it is consumed")
+        reader.goes_on.set()
+        await looking
+        await run.signal("go", 2)
+        assert await run.result(timeout=20) == [1, 2]
+    check_file(db)
 
 
 async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_not_used(

@@ -22,7 +22,7 @@ from holdfast.model.errors import StoreError, UsageError
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_connections import address
 from holdfast.store.postgres_statements import in_schema
-from tests.engine.kit import attempts, types, until
+from tests.engine.kit import attempts, owner, types, until
 from tests.engine.shared_kit import Shop, beside
 from tests.servers import PostgresServer, Proxy, Side
 
@@ -295,6 +295,36 @@ async def test_a_lease_that_has_run_out_while_nobody_wanted_its_runs_is_simply_r
         shop.go("r")
         assert await run.result(timeout=30) == "r went"
     assert shop.attempts("r") == [1]
+
+
+async def test_an_engine_whose_lease_has_run_out_begins_nothing_before_it_knows_whether_it_lives(shop: Shop) -> None:
+    """Its places may be somebody else's by now."""
+    gates: list[asyncio.Event] = []
+
+    @hf.workflow(name="one_of_all_engines", concurrency=1)
+    async def alone(ctx: hf.Context, name: str) -> str:
+        gates.append(gate := asyncio.Event())
+        try:
+            await gate.wait()
+        finally:
+            gates.remove(gate)
+        return name
+
+    async with hf.open(shop.url, lease_seconds=1, grace_seconds=0) as late:
+        await late.start(alone, name="a", run_id="a")
+        await until(lambda: gates)
+        late.lease.stop_renewing()
+        async with hf.open(shop.url, grace_seconds=0) as heir:
+            await until(lambda: len(gates) == 2, "the heir has begun")
+            gates[0].set()
+            await until(lambda: len(gates) == 1, "the other one ended, and was refused")
+            await late.start(alone, name="b", run_id="b")
+            assert owner(heir, "b") != late.lease.engine
+            for run_id in ("a", "b"):
+                await until(lambda: gates)
+                gates[0].set()
+                assert await heir.get(run_id).result(timeout=60) == run_id
+    shop.check()
 
 
 async def test_nobody_is_declared_dead_who_has_renewed_his_lease_since_it_was_looked_at(
