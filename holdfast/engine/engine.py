@@ -92,7 +92,7 @@ class Engine:
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
         self._reader = self._make_reader()
-        self.memories = Memories(store, self.values)
+        self.memories = Memories(self)
         self.versions = Versions(store, runs_code=drives)
         self.allowances = Allowances(self)
         self.slots = Slots(self.settings.threads, self.settings.processes, self.allowances.short_of)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.values import Values
 from holdfast.model.lineage import is_in
 from holdfast.model.state import RunState
-from holdfast.store.api import Store
+from holdfast.store.api import EventRow
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
 
 MEMORY_EVENTS = (
     "StepCompleted",
@@ -44,9 +46,8 @@ class _Asked(NamedTuple):
 class Memories:
     """The journals of all runs of an engine, as bodies read them."""
 
-    def __init__(self, store: Store, values: Values) -> None:
-        self._store = store
-        self._values = values
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._asked: list[_Asked] = []
 
     def recall(
@@ -54,45 +55,45 @@ class Memories:
     ) -> asyncio.Future[Remembered]:
         """The events of an instance, from seq `since` on, that calls can be remembered from. What these arguments are
         made of is at hand afterwards."""
-        loop = asyncio.get_running_loop()
         if not self._asked:  # everybody else who asks in this turn is heard as well
-            loop.call_soon(self._read, loop)
-        answer: asyncio.Future[Remembered] = loop.create_future()
+            self._engine.spawn(self._answer_all())
+        answer: asyncio.Future[Remembered] = self._engine.loop.create_future()
         self._asked.append(_Asked(state, node, path, since, args, answer))
         return answer
 
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked, self._asked = self._asked[:READ_AT_ONCE], self._asked[READ_AT_ONCE:]
-        if self._asked:
-            loop.call_soon(self._read, loop)
+    async def _answer_all(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked[:READ_AT_ONCE], self._asked[READ_AT_ONCE:]
+            await self._answer(asked)
+            await asyncio.sleep(0)
+
+    async def _answer(self, asked: list[_Asked]) -> None:
+        first: dict[int, int] = {}
+        for state, _, _, since, _, _ in asked:
+            first[state.run_no] = min(since, first.get(state.run_no, since))
+        values = [(one.state.run_no, located) for one in asked for located in one.args]
         try:
-            answers = self._remembered(asked)
+            found = await self._engine.read(self._read, first, values)
         except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             for one in asked:
                 if not one.answer.done():
                     one.answer.set_exception(e)
             return
-        for one, answer in zip(asked, answers, strict=True):
+        for one in asked:
             if not one.answer.done():
-                one.answer.set_result(answer)
+                one.answer.set_result(_remembered(one, found[one.state.run_no]))
 
-    def _remembered(self, asked: list[_Asked]) -> list[Remembered]:
-        first: dict[int, int] = {}
-        for state, _, _, since, _, _ in asked:
-            first[state.run_no] = min(since, first.get(state.run_no, since))
-        self._values.bring((one.state.run_no, located) for one in asked for located in one.args)
-        found = self._store.events_of([(run_no, since - 1) for run_no, since in first.items()], MEMORY_EVENTS)
-        answers: list[Remembered] = []
-        for state, node, path, since, _, _ in asked:
-            ancestors, branch = state.fold.ancestors, state.branch
-            answers.append(
-                [
-                    (row.type, row.data)
-                    for row in found[state.run_no]
-                    if row.node == node
-                    and row.path == path
-                    and row.seq >= since
-                    and is_in(ancestors, branch, row.branch, row.seq)
-                ]
-            )
-        return answers
+    def _read(self, first: dict[int, int], values: list[tuple[int, Any]]) -> dict[int, list[EventRow]]:
+        self._engine.values.bring(values)
+        return self._engine.store.events_of([(run_no, since - 1) for run_no, since in first.items()], MEMORY_EVENTS)
+
+
+def _remembered(one: _Asked, events: list[EventRow]) -> Remembered:
+    """Of a run's events those that are about one body, in its line of history."""
+    state, node, path, since, _, _ = one
+    ancestors, branch = state.fold.ancestors, state.branch
+    return [
+        (row.type, row.data)
+        for row in events
+        if row.node == node and row.path == path and row.seq >= since and is_in(ancestors, branch, row.branch, row.seq)
+    ]

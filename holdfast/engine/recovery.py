@@ -198,11 +198,11 @@ class Recovery:
         suspect that has its turn, during which only a person's request lets us claim anything else."""
         engine = self._engine
         chosen = alone or even_without_code
+        free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
+        wanted = free if even_without_code else await self._drivable(free)
         if engine.isolation.turn_of is not None and not chosen:
             self._put_off = True
             return 0
-        free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
-        wanted = free if even_without_code else await self._drivable(free)
         room = len(wanted) if chosen else engine.room()
         if len(wanted) >= room and not chosen:
             self.is_full = True
