@@ -70,11 +70,13 @@ class Patrol:
         if self._engine.recovery.more_is_due:
             await asyncio.sleep(0)
             return
-        pause = self._engine.settings.poll_seconds
-        await asyncio.sleep(min(pause, HINT_SECONDS))
+        loop, pause = self._engine.loop, self._engine.settings.poll_seconds
+        moment_over = loop.time() + min(pause, HINT_SECONDS)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause - HINT_SECONDS):
+            async with asyncio.timeout(pause):
                 await self._hinted.wait()
+        if loop.time() < moment_over:
+            await asyncio.sleep(moment_over - loop.time())
         self._hinted.clear()
 
     async def look(self) -> None:
