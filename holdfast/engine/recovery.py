@@ -129,10 +129,13 @@ class Recovery:
 
     async def claim_claimable(self) -> int:
         """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed."""
-        claimed = 0
         async with self._turns:
-            while won := await self.claim(await self._claimable_page()):
-                claimed += won
+            return await self._claim_by_turns()
+
+    async def _claim_by_turns(self) -> int:
+        claimed = 0
+        while won := await self.claim(await self._claimable_page()):
+            claimed += won
         return claimed
 
     async def _claimable_page(self) -> list[int]:
@@ -189,7 +192,7 @@ class Recovery:
             lambda: engine.store.due_timers(now, at_once, names, roots, queues=engine.queues, after=after)
         )
         self._last_due = due[-1] if len(due) == at_once else None
-        if not due or not await self.claim(sorted({timer.run_no for timer in due})):
+        if not due or (not await self.claim(sorted({timer.run_no for timer in due})) and engine.room() > 0):
             took = engine.loop.time() - began  # for nothing: others have to drive those that are due
             self._next_due_look = began + took / LOOKING_SHARE
 
@@ -248,12 +251,18 @@ class Recovery:
     async def fill_up(self) -> None:
         """Claim what found no room before, if there is some now. By turns what is due comes first, or runs that are
         ready would take every place and never let it wake."""
-        if self.is_full and self._engine.room() > 0:
-            self.is_full = False
-            self._due_comes_first = not self._due_comes_first
-            if self._due_comes_first:
-                await self.wake_due()
-            await self.claim_claimable()
+        if not self._finds_room_again():
+            return
+        async with self._turns:
+            if self._finds_room_again():  # nobody else has filled it meanwhile
+                self.is_full = False
+                self._due_comes_first = not self._due_comes_first
+                if self._due_comes_first:
+                    await self.wake_due()
+                await self._claim_by_turns()
+
+    def _finds_room_again(self) -> bool:
+        return self.is_full and self._engine.room() > 0
 
     async def go_on_with(self, row: RunRow) -> None:
         """Somebody asked for something of this run: it is ours to drive, if its code is here."""
