@@ -49,7 +49,8 @@ class Batch(Generic[T, R]):
         finally:
             self._busy = False
             for _, future in self._waiting:  # the engine stops under us
-                future.set_exception(StoreError("the engine is closed"))
+                if not future.done():
+                    future.set_exception(StoreError("the engine is closed"))
             self._waiting = []
 
     async def _do_one(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:

@@ -114,14 +114,20 @@ class Branching:
         """A request for a run that this engine drives. It decides nothing else meanwhile; its bodies are stopped only
         when the request makes sense."""
         await actor.pause()
-        row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
-        if actor.gone or row is None:
-            self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
-            return
-        if message.kind == "recover":
-            found: Commit | Refusal = Refusal("owned", f"engine {self._engine.lease.engine} drives it, and is alive")
-        else:
-            found = await asyncio.to_thread(self._carry_out, row, message)
+        try:
+            row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
+            if actor.gone or row is None:
+                self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
+                return
+            if message.kind == "recover":
+                mine = f"engine {self._engine.lease.engine} drives it, and is alive"
+                found: Commit | Refusal = Refusal("owned", mine)
+            else:
+                found = await asyncio.to_thread(self._carry_out, row, message)
+        except StoreError:  # the run goes on, and the next look brings the request again
+            actor.delivered.discard(message.message_id)
+            actor.go_on()
+            raise
         if isinstance(found, Refusal):
             actor.go_on()
             actor.tell(cmd.Message(message.message_id, message.kind, message.payload, (found.code, found.why)))

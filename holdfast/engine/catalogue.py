@@ -83,6 +83,11 @@ class Catalogue:
         where = "" if owner is None else f" (process {owner.pid} on {owner.host})"
         raise Refused(f"run {row.run_id} is owned by engine {row.engine}{where}, which is alive; stop it first")
 
+    def look_at(self, run_id: str) -> tuple[RunRow, bool]:
+        """A run, and whether nobody owns it and something about it looks odd."""
+        row = find_run(self._engine.store, run_id)
+        return row, row.engine is None and self.looks_odd(row)
+
     def looks_odd(self, row: RunRow) -> bool:
         """Whether a run's rows, and its last event, give reason to read its whole journal. Costs a few reads."""
         store = self._engine.store

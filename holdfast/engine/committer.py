@@ -1,7 +1,7 @@
 """Committer: the one write path.
 
 Owns: which commits go together, and when those who made them hear of it.
-Never: builds a commit (actor.py), knows SQL (store), or in which thread it is written (writers.py).
+Never: builds a commit (commits.py), knows SQL (store), or in which thread it is written (writers.py).
 Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
 over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
 was being written is the next group; nobody waits for a window.
@@ -23,8 +23,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import dying
+from holdfast.engine.futures import settle
 from holdfast.engine.writers import Writer
-from holdfast.model.errors import OutcomeUnknown, StoreFull
+from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, Landed, Store
 
 log = logging.getLogger("holdfast.engine")
@@ -48,7 +49,7 @@ class _Waiter:
         self.outcome: asyncio.Future[Landed] = loop.create_future()
 
     def landed(self, outcome: Landed) -> None:
-        _set(self.outcome, outcome, None)
+        settle(self.outcome, outcome, None)
 
 
 class Committer:
@@ -71,6 +72,7 @@ class Committer:
         self._under_way = 0
         """Groups that were sent and have not landed."""
         self._has_failed = False
+        self._is_closed = False
         self.on_loop = False
         """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
         self.wait_when_full = True
@@ -137,10 +139,11 @@ class Committer:
         self._fatal(error)
         for _, lander in group:
             if isinstance(lander, _Waiter):
-                _set(lander.outcome, None, error)
+                settle(lander.outcome, None, error)
 
     async def land(self, commit: Commit) -> Landed:
         """Commit for a run that nobody drives, like any other commit. Raises what has closed the store."""
+        self._check()
         waiter = _Waiter(self._loop)
         self.submit(commit, waiter)
         self.flush()
@@ -148,6 +151,7 @@ class Committer:
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
         """Run another write of the store in the writer's turn."""
+        self._check()
         future: asyncio.Future[_T] = self._loop.create_future()
 
         def job() -> None:
@@ -160,7 +164,7 @@ class Committer:
             except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
                 self._call_loop(self._report, future, e)
             else:
-                self._call_loop(_set, future, result, None)
+                self._call_loop(settle, future, result, None)
 
         self._writer.put(job)
         return await future
@@ -194,7 +198,7 @@ class Committer:
     def _report(self, future: asyncio.Future[Any], error: BaseException) -> None:
         if isinstance(error, OutcomeUnknown):  # whoever asked, the store is closed for everybody
             self._fatal(error)
-        _set(future, None, error)
+        settle(future, None, error)
 
     def _fatal(self, error: BaseException) -> None:
         """The store is of no use any more. Of what fails after that only the first error says why."""
@@ -208,19 +212,16 @@ class Committer:
 
     def close(self) -> None:
         """Return when everything handed over has been written."""
+        self._is_closed = True
         self._writer.close()
+
+    def _check(self) -> None:
+        """Nobody would do what is handed over now."""
+        if self._is_closed:
+            raise StoreError("the engine is closed")
 
     def _call_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             log.debug("the event loop closed before a write was reported")
-
-
-def _set(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

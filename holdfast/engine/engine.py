@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import offers, reads, waits
+from holdfast.engine import bodies, offers, reads, waits
 from holdfast.engine.actor import RunActor
 from holdfast.engine.alarms import Alarm
 from holdfast.engine.allowances import Allowances
@@ -159,7 +159,7 @@ class Engine:
         patience = max(self.settings.patience_seconds, DRAIN_SECONDS)
         give_up_at = self.loop.time() + patience
         for actor in list(self.actors.values()):
-            actor.leave_queue()
+            bodies.leave_queue(actor)
         if self.fatal is None:
             await self.executor.stop(self.settings.patience_seconds)
             await self._drain(give_up_at if self._is_away() else self.loop.time() + patience)
@@ -226,6 +226,20 @@ class Engine:
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
+
+    async def see_through(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What is done to its end for as long as the engine lives, though whoever waits for it gives up."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise StoreError("the engine is closed") from None
+            task.add_done_callback(self._task_done)  # nobody else would hear that it failed
+            raise
 
     async def read(self, function: Callable[..., _T], *args: Any) -> _T:
         """Read from the store. What others do meanwhile is not seen in what is read."""
@@ -327,9 +341,9 @@ class Engine:
     ) -> tuple[Run[Any], builtins.list[str]]:
         """`resume`, and the waits that ended with it."""
         resume_request(wait, path, vars, actor)  # what cannot be asked for releases no hold either
-        row = await self.read(reads.find_run, self.store, run_id)
+        row, is_odd = await self.read(self.catalogue.look_at, run_id)
         run: Run[Any] = Run(self, row.run_id, row.run_no)
-        if row.engine is None and await self.read(self.catalogue.looks_odd, row):
+        if is_odd:
             await self.catalogue.recover(row.run_id, actor=actor)
             row = await self.read(reads.find_run, self.store, run_id)
         named = wait is not None or path is not None or bool(vars)

@@ -136,10 +136,7 @@ class Inbox:
             if told is not None:
                 return await self._applied(row, message, told)
             if is_known:
-                stored = await engine.read(engine.store.message, message.message_id)
-                now = await engine.read(engine.store.run_by_no, row.run_no)
-                assert stored is not None
-                assert now is not None
+                now, stored = await engine.read(self._run_and_message, row.run_no, message.message_id)
                 if _is_done(now, kind):
                     return {}
                 if stored.outcome is not None:
@@ -162,6 +159,13 @@ class Inbox:
             finally:
                 look_again.cancel()
             moved.clear()
+
+    def _run_and_message(self, run_no: int, message_id: str) -> tuple[RunRow, MessageRow]:
+        """In this order: of a run that has ended by then the message says what became of it before."""
+        run, message = self._engine.store.run_by_no(run_no), self._engine.store.message(message_id)
+        assert run is not None
+        assert message is not None
+        return run, message
 
     async def _applied(self, row: RunRow, message: MessageRow, outcome: dict[str, Any]) -> dict[str, Any]:
         if outcome["outcome"] != "refused":

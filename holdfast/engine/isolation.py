@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.actor import RunActor
 from holdfast.engine.slots import Place
 from holdfast.model import commands as cmd
+from holdfast.model.errors import StoreError
 from holdfast.model.limits import (
     ISOLATION_SECONDS_MAX,
     SUSPECT_PATIENCE_SECONDS,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 LOOK_SECONDS = 0.01
+AGAIN_SECONDS = 1.0
+"""How soon a turn that the store did not let happen is taken again."""
 """How often is asked whether other bodies are still running."""
 TOO_LONG = (
     f"it has run alone for {ISOLATION_SECONDS_MAX:g} s and has neither ended nor remembered anything, so the others go "
@@ -138,7 +141,13 @@ class Isolation:
                     break
                 # the most suspicious one last: it may end this process, and the others could have gone on
                 run_no = min(self._suspects, key=lambda n: self._suspects[n].recoveries)
-                await self._turn(run_no)
+                try:
+                    await self._turn(run_no)
+                except StoreError as e:
+                    log.warning("a run that is to go on alone could not be read, trying again: %s", e)
+                    self._open()
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    continue
                 self._suspects.pop(run_no, None)
                 self._open()
                 await self._engine.recovery.catch_up()

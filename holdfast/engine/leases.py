@@ -59,8 +59,8 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody has declared this engine dead."""
-        return self._declared_dead == self.engine
+        """Whether somebody has declared this engine dead, and it is not known under another name yet."""
+        return self._declared_dead == self.engine or self._registered not in ("", self.engine)
 
     @property
     def has_run_out(self) -> bool:

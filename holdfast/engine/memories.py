@@ -7,9 +7,11 @@ Owns: which events remembered calls are in, and one read for all bodies that beg
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.model.errors import StoreError
 from holdfast.model.lineage import is_in
 from holdfast.model.state import RunState
 from holdfast.store.api import EventRow
@@ -17,6 +19,7 @@ from holdfast.store.api import EventRow
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
+log = logging.getLogger("holdfast.engine")
 MEMORY_EVENTS = (
     "StepCompleted",
     "StepFailed",
@@ -27,9 +30,12 @@ MEMORY_EVENTS = (
     "NodeFailed",
 )
 """What remembered calls are read from."""
+AGAIN_SECONDS = 1.0
 READ_AT_ONCE = 250
 """Bodies whose memories are read together; in between everybody else has a turn of the loop."""
 
+Journals = dict[int, list[EventRow]]
+"""Events by run number."""
 Remembered = list[tuple[str, bytes]]
 """Type and data of events, in their order."""
 
@@ -73,7 +79,7 @@ class Memories:
             first[state.run_no] = min(since, first.get(state.run_no, since))
         values = [(one.state.run_no, located) for one in asked for located in one.args]
         try:
-            found = await self._engine.read(self._read, first, values)
+            found = await self._read_insistently(first, values)
         except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             for one in asked:
                 if not one.answer.done():
@@ -83,7 +89,18 @@ class Memories:
             if not one.answer.done():
                 one.answer.set_result(_remembered(one, found[one.state.run_no]))
 
-    def _read(self, first: dict[int, int], values: list[tuple[int, Any]]) -> dict[int, list[EventRow]]:
+    async def _read_insistently(self, first: dict[int, int], values: list[tuple[int, Any]]) -> Journals:
+        """A database that cannot be read is no fault of a body."""
+        while True:
+            try:
+                return await self._engine.read(self._read, first, values)
+            except StoreError as e:
+                if self._engine.stopping or self._engine.fatal is not None:
+                    raise
+                log.error("bodies wait for what they remember, trying again every %g s: %s", AGAIN_SECONDS, e)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _read(self, first: dict[int, int], values: list[tuple[int, Any]]) -> Journals:
         self._engine.values.bring(values)
         return self._engine.store.events_of([(run_no, since - 1) for run_no, since in first.items()], MEMORY_EVENTS)
 

@@ -33,6 +33,8 @@ class Patrol:
         self._hinted = asyncio.Event()
         self._unowned_told = False
         """Perhaps there are runs that nobody drives."""
+        self._mail_told = False
+        """Perhaps there is mail: somebody wrote, and it was not looked for since."""
         self._others_wrote = False
         """Somebody has, since dead engines were last looked for."""
         self._next_dead = 0.0
@@ -98,7 +100,11 @@ class Patrol:
             await engine.recovery.sweep()
         elif self._unowned_told:
             self._unowned_told = False
-            await engine.recovery.claim_claimable()
+            try:
+                await engine.recovery.claim_claimable()
+            except Exception:
+                self._unowned_told = True
+                raise
         else:
             await engine.recovery.fill_up()
 
@@ -108,8 +114,10 @@ class Patrol:
             await self._begin_again()
         if others_wrote:
             engine.hub.anything()
+            self._mail_told = self._others_wrote = True
+        if self._mail_told:
             await engine.inbox.look()
-            self._others_wrote = True
+            self._mail_told = False
         await engine.recovery.wake_due()
         await engine.allowances.look(others_wrote)
 

@@ -12,9 +12,13 @@ conditions of the next write.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
+
+from holdfast.engine.futures import settle
 
 _T = TypeVar("_T")
 READERS = 4
@@ -42,17 +46,42 @@ class LoopReader:
 
 
 class ReaderThreads:
-    """Reads beside the loop."""
+    """Reads beside the loop. No process waits for these threads when it ends: a server may never come back."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(READERS, "holdfast-reader")
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_closed = False
+        for number in range(READERS):
+            threading.Thread(target=self._work, name=f"holdfast-reader-{number}", daemon=True).start()
 
     async def read(self, function: Callable[..., _T], *args: Any) -> _T:
         if self._is_closed:  # and so is the store, which says it
             return function(*args)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_T] = loop.create_future()
+
+        def job() -> None:
+            found: Any = None
+            error: BaseException | None = None
+            try:
+                found = function(*args)
+            except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
+                error = e
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(settle, answer, found, error)
+
+        self._jobs.put(job)
+        return await answer
 
     def close(self) -> None:
         self._is_closed = True
-        self._threads.shutdown(wait=False)
+        for _ in range(READERS):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            job()
+            job = None  # what was read must not stay in memory until the next one comes

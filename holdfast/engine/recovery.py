@@ -24,7 +24,7 @@ from holdfast.engine.rows import child_of, held_signals, state_from_rows
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
-from holdfast.model.errors import CannotBeRepaired, CorruptJournal, StoreError
+from holdfast.model.errors import CannotBeRepaired, CorruptJournal
 from holdfast.model.graph import Plan
 from holdfast.model.state import HeldSignal, RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
@@ -40,6 +40,8 @@ LOADED_AT_ONCE = 200
 """Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
 CLAIMED_AT_ONCE = 1_000
 """Runs that are claimed together."""
+UNREADABLE = (CorruptJournal, KeyError, ValueError, AssertionError)
+"""What a run whose rows or journal are damaged may lead to when it is read."""
 LEFT_SECONDS = 5.0
 """How long a run is left to an engine that has the code it began with."""
 REFILL_SHARE = 4
@@ -198,7 +200,11 @@ class Recovery:
 
     async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, alone: bool = False) -> int:
         """Take the lease of those of these runs that are free and that we may drive; then go on with them. `alone`: a
-        suspect that has its turn, during which only a person's request lets us claim anything else."""
+        suspect that has its turn, during which only a person's request lets us claim anything else. Whoever asked may
+        give up: a run that is ours and that nobody reads would be lost to everybody."""
+        return await self._engine.see_through(self._claim(run_nos, even_without_code, alone))
+
+    async def _claim(self, run_nos: Sequence[int], even_without_code: bool, alone: bool) -> int:
         engine = self._engine
         chosen = alone or even_without_code
         free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
@@ -220,7 +226,7 @@ class Recovery:
                 if start > 0:
                     await asyncio.sleep(0)
                 await self._load(rows[start : start + LOADED_AT_ONCE], alone=alone)
-        except StoreError:
+        except Exception:
             unread = [(row.run_no, row.token) for row in rows if row.run_no not in engine.actors]
             if unread and not engine.stopping:  # nobody else could have them while they are ours
                 engine.spawn(self._give_back(unread))
@@ -334,15 +340,19 @@ class Recovery:
                 state = state_from_rows(plan, row, nodes[run_no], waits.get(run_no, ()), timers.get(run_no, ()))
                 for signal in signals.get(run_no, ()):
                     state.hold_signal(signal)
-            except (CorruptJournal, KeyError, ValueError, AssertionError) as e:
-                await self._hold(row, f"corrupt: {type(e).__name__}: {e}")
+            except UNREADABLE as e:
+                await self._hold_damaged(row, e)
                 continue
             cancelled = asked and any(message.kind == "cancel" for message in asked)
             is_at_work = state.status is not RunStatus.SUSPENDED  # else nothing of it was cut off
             if is_at_work and not cancelled and await self._set_aside(row, state, nodes[run_no], alone):
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
-            changed = self._changed_code(actor, codes) if actor.runs_here() else ()
+            try:
+                changed = self._changed_code(actor, codes) if actor.runs_here() else ()
+            except UNREADABLE as e:
+                await self._hold_damaged(row, e)
+                continue
             if changed and state.fold.settings.on_code_change == "fail" and run_no not in self.accepted:
                 if not await self._leave_to_others(row, plan):
                     names = ", ".join(name for name, _, _ in changed)
@@ -458,6 +468,9 @@ class Recovery:
         place = self._engine.starting.place_of(state.plan)
         self._engine.isolation.add(row.run_no, row.recoveries, place, row.priority)
         return True
+
+    async def _hold_damaged(self, row: RunRow, error: Exception) -> None:
+        await self._hold(row, f"corrupt: {type(error).__name__}: {error}")
 
     async def _hold(self, row: RunRow, why: str) -> None:
         log.error("run %s is put on hold: %s", row.run_id, why)

@@ -210,9 +210,9 @@ class Readers:
         """Closes the idle ones now, and those that are lent when they come back."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close(True)
+        while self._idle:  # one that somebody borrows at this moment is his
+            with suppress(IndexError):
+                self._idle.pop().close(True)
 
 
 def _connect(path: Path, flags: int, vfs: str | None) -> apsw.Connection:

@@ -174,9 +174,9 @@ async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_no
 async def test_runs_that_were_claimed_and_could_not_be_read_are_given_back(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hf.open(url(db), idle_seconds=0.0) as engine:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: not engine.actors)
+    run_id = await suspended_run(db)
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        run = engine.get(run_id)
         broken = [StoreError("the server did not come back")]
         open_nodes = engine.store.open_nodes
 
@@ -193,6 +193,120 @@ async def test_runs_that_were_claimed_and_could_not_be_read_are_given_back(
         await engine.inbox.look()
         assert await run.result(timeout=20) == 1
     check_file(db)
+
+
+async def test_a_caller_who_gives_up_while_a_run_is_claimed_leaves_it_to_the_engine(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await suspended_run(db)
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        run = engine.get(run_id)
+        reader = slowly(engine, "_read_runs", monkeypatch)
+        await write(engine, run, "go", "m_1")
+        asking = asyncio.create_task(engine.inbox.look())
+        await reader.has_read.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        reader.goes_on.set()
+        assert await run.result(timeout=20) == 1
+    check_file(db)
+
+
+async def test_a_damaged_run_whose_code_has_changed_is_put_on_hold_and_its_neighbours_go_on(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_ids = [await suspended_run(db) for _ in range(3)]
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        numbers = [number(engine, engine.get(run_id)) for run_id in run_ids]
+        event_data = engine.store.event_data
+
+        def damaged(run_no: int, seqs: Any) -> Any:
+            return {} if run_no == numbers[1] else event_data(run_no, seqs)
+
+        monkeypatch.setattr(engine.store, "event_data", damaged)
+        monkeypatch.setattr("holdfast.engine.recovery.code_hash", lambda fingerprints: "another")
+        await engine.recovery.claim(numbers)
+        assert sorted(engine.actors) == [numbers[0], numbers[2]]
+        (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
+        assert row.hold == "corrupt: KeyError: 1"
+
+
+async def test_mail_that_could_not_be_looked_for_is_looked_for_again(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hf.open(url(db), idle_seconds=60.0) as engine, hf.open(url(db), drive=False) as other:
+        run = await engine.start(rdr_signalled)
+        await until(lambda: engine.store.counts().get("suspended") == 1)
+        new_messages, errors = engine.store.new_messages, [StoreError("not now")]
+
+        def fails_once(numbers: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return new_messages(numbers)
+
+        monkeypatch.setattr(engine.store, "new_messages", fails_once)
+        await write(other, run, "go", "m_1")
+        with pytest.raises(StoreError, match="not now"):
+            await engine.patrol.look()
+        await engine.patrol.look()
+        assert await run.result(timeout=20) == 1
+
+
+async def test_a_branch_that_could_not_be_looked_up_leaves_its_run_at_work(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        run = await engine.start(rdr_signalled)
+        await until(lambda: engine.store.counts().get("suspended") == 1)
+        (actor,) = engine.actors.values()
+
+        def broken(run_no: int) -> Any:
+            raise StoreError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.store, "run_by_no", broken)
+            message = MessageRow("m_1", actor.run_no, "retry", b"{}", engine.clock.now())
+            with pytest.raises(StoreError, match="not now"):
+                await engine.branching.apply_to(actor, message)
+        await run.signal("go", 1)
+        assert await run.result(timeout=20) == 1
+
+
+async def test_an_engine_that_could_not_make_its_new_name_known_tries_again(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(db)) as engine:
+        await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
+        engine.lease.renew_once()
+        register, errors = engine.store.register_engine, [StoreError("not now")]
+
+        def fails_once(row: Any) -> None:
+            if errors:
+                raise errors.pop()
+            register(row)
+
+        monkeypatch.setattr(engine.store, "register_engine", fails_once)
+        with pytest.raises(StoreError, match="not now"):
+            await engine.patrol.look()
+        await engine.patrol.look()
+        assert not engine.lease.lost
+        assert [row.engine for row in engine.store.engines()] == [engine.lease.engine]
+
+
+async def test_whoever_claims_while_the_engine_is_closed_hears_of_it(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = await suspended_run(db)
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        reader = slowly(engine, "_read_runs", monkeypatch)
+        claiming = asyncio.create_task(engine.recovery.claim([number(engine, engine.get(run_id))]))
+        await reader.has_read.wait()
+    with pytest.raises(StoreError, match="the engine is closed"):
+        await claiming
+
+
+async def test_nobody_waits_for_an_engine_that_is_closed(db: Path) -> None:
+    async with hf.open(url(db)) as engine:
+        pass
+    with pytest.raises(StoreError, match="the engine is closed"):
+        await engine.recovery.claim([1], even_without_code=True)
 
 
 async def test_readers_beside_the_loop_say_what_the_store_says_when_they_are_closed() -> None:

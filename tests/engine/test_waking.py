@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine import memories, recovery
 from holdfast.engine.engine import Engine
-from holdfast.model.errors import StoreError
+from holdfast.model.errors import CorruptJournal, StoreError
 from holdfast.store.api import MessageRow
 from tests.engine.kit import check_file, hold_time, until, url
 
@@ -152,17 +152,38 @@ async def test_of_one_read_each_body_gets_its_own_events_from_its_own_beginning_
     assert b'"right"' in answers[1][0][1]
 
 
-async def test_what_cannot_be_read_is_heard_by_the_body_that_asked(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_read_now_is_read_again_and_no_body_fails_of_it(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memories, "AGAIN_SECONDS", 0.01)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        run = await engine.start(wak_signalled, name="one")
+        await evicted(engine, 1)
+        events_of, errors = engine.store.events_of, [StoreError("the disk says nothing")] * 3
+
+        def broken(*asked: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return events_of(*asked)
+
+        monkeypatch.setattr(engine.store, "events_of", broken)
+        await run.signal("go", 1)
+        assert await run.result(timeout=20) == ["one", 1, "one again"]
+    assert not errors
+    assert set(RAN.values()) == {1}
+
+
+async def test_what_is_no_journal_is_heard_by_the_body_that_asked(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         run = await engine.start(wak_signalled, name="one")
         await evicted(engine, 1)
 
         def broken(*_: Any) -> Any:
-            raise StoreError("the disk says nothing")
+            raise CorruptJournal("the disk says nonsense")
 
         monkeypatch.setattr(engine.store, "events_of", broken)
         await run.signal("go", 1)
-        with pytest.raises(hf.RunFailed, match="the disk says nothing"):
+        with pytest.raises(hf.RunFailed, match="the disk says nonsense"):
             await run.result(timeout=20)
 
 

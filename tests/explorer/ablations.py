@@ -14,7 +14,7 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox, leases, recovery, rows
+from holdfast.engine import effects, inbox, leases, recovery, rows
 from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer
 from holdfast.engine.engine import Engine
@@ -162,7 +162,7 @@ def _told_as_failed(self: Committer, group: Any, error: BaseException) -> None:
 
 def _act_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
     if draft.entries and self.creating is None:
-        self._act(draft, [])
+        effects.perform(self, draft, [])
         draft.started = []
     _hand_over(self, draft, replies)
 

@@ -57,7 +57,7 @@ def _undo_anew(d: Any, c: cmd.ProvideUndo) -> None:
 
 
 def _run_again_and_again(self: RunActor, key: tuple[str, str], left: bool = False) -> None:
-    self._restarted_at = -1
+    self.restarted_at = -1
     _body_left(self, key, left)
 
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox, recovery
+from holdfast.engine import inbox, recovery, turns
 from holdfast.engine import run as run_handle
 from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer
@@ -65,16 +65,16 @@ def _nothing_forgotten(original: Any) -> Any:
 def _output_in_memory(original: Any) -> Any:
     """What a pended node gave is kept by whoever ran it, and not in the journal."""
 
-    def complete_turn(self: RunActor, draft: Draft) -> None:
+    def complete(actor: RunActor, draft: Draft) -> None:
         for index, entry in enumerate(draft.entries):
             event = entry.event
             if isinstance(event, ev.NodeSuspended) and event.mode == "next":
-                self.engine.values.put(self.run_no, entry.seq, bytes(event.output))
+                actor.engine.values.put(actor.run_no, entry.seq, bytes(event.output))
                 nothing = msgspec.structs.replace(event, output=msgspec.Raw(b"null"))
                 draft.entries[index] = msgspec.structs.replace(entry, event=nothing)
-        original(self, draft)
+        original(actor, draft)
 
-    return complete_turn
+    return complete
 
 
 def _deadline_passes_anyway() -> Any:
@@ -135,7 +135,7 @@ OF_WAITS = [
              waiting.sends_to_another_run, _all(_method(Committer, "_try", _messages_later),
                   _method(SqliteReads, "waits_for_ended", lambda self, *page: ([], 0))), STEPS),
     Ablation("pended output in memory", "what a pended node gave is not stored", waiting.pends,
-             _method(RunActor, "_complete_turn", _output_in_memory(RunActor._complete_turn)), {"people_take": 0}),
+             _method(turns, "complete", _output_in_memory(turns.complete)), {"people_take": 0}),
     Ablation("memory kept for a rerun", "a node that runs again remembers its first time", waiting.pends_code,
              _method(Draft, "emit", _nothing_forgotten(Draft.emit)), {**STEPS, "resumes": waiting.CHECKED}),
     Ablation("pause forgotten at a takeover", "a run that is read again is not paused", waiting.paused,

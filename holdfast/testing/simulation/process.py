@@ -144,7 +144,7 @@ class SimulatedEngine(Engine):
         self.versions = SharedVersions(process.store)
 
     def _make_reader(self) -> Reader:
-        return LateReader()
+        return LateReader() if self.store.is_shared else LoopReader()
 
     def _writer(self) -> Writer:
         return self.writer
