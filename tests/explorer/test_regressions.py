@@ -15,7 +15,8 @@ from unittest import mock
 import pytest
 
 from holdfast.engine.actor import RunActor
-from holdfast.engine.committer import Committer, _set
+from holdfast.engine.committer import Committer
+from holdfast.engine.futures import settle
 from holdfast.model import commands as cmd
 from holdfast.model.errors import OutcomeUnknown
 from holdfast.rules import decide, runs
@@ -40,7 +41,7 @@ def _without_waiting(self: Committer, work: Callable[[], Any]) -> Any:
 
 
 def _told_to_whoever_asked(self: Committer, future: Any, error: BaseException) -> None:
-    _set(future, None, error)
+    settle(future, None, error)
 
 
 def _told_to_nobody(self: Committer, function: Callable[[], None]) -> None:
