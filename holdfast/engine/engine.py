@@ -91,7 +91,6 @@ class Engine:
         self.clock: Clock = clock or clock_of(store)
         self.lease = Lease(store, database, self.settings.lease_seconds, self.clock)
         self.values = Values(store)
-        self._reader = self._make_reader()
         self.memories = Memories(self)
         self.versions = Versions(store, runs_code=drives)
         self.allowances = Allowances(self)
@@ -107,6 +106,7 @@ class Engine:
         self.offer = offers.NOTHING
         """What it says it can run."""
         self.loop: asyncio.AbstractEventLoop
+        self._reader: Reader
         self.committer: Committer
         self.starting: Starting
         self.inbox: Inbox
@@ -126,6 +126,7 @@ class Engine:
             self.offer = offers.of_this_process(self.queues, self.settings.concurrency, self.settings.lease_seconds)
         self.loop = asyncio.get_running_loop()
         self.store.open()
+        self._reader = self._make_reader()
         try:
             self.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
             self.starting = Starting(self)
@@ -138,6 +139,7 @@ class Engine:
             await self.committer.call(self.lease.register, self.offer.encode())
         except BaseException:
             self.store.close()
+            self._reader.close()
             raise
         self._begin_background()
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine.futures import settle
+from holdfast.engine.writers import Job, work_off
 
 _T = TypeVar("_T")
 READERS = 4
@@ -49,10 +50,11 @@ class ReaderThreads:
     """Reads beside the loop. No process waits for these threads when it ends: a server may never come back."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._is_closed = False
         for number in range(READERS):
-            threading.Thread(target=self._work, name=f"holdfast-reader-{number}", daemon=True).start()
+            name = f"holdfast-reader-{number}"
+            threading.Thread(target=work_off, args=(self._jobs,), name=name, daemon=True).start()
 
     async def read(self, function: Callable[..., _T], *args: Any) -> _T:
         if self._is_closed:  # and so is the store, which says it
@@ -77,11 +79,3 @@ class ReaderThreads:
         self._is_closed = True
         for _ in range(READERS):
             self._jobs.put(None)
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            job()
-            job = None  # what was read must not stay in memory until the next one comes

@@ -46,6 +46,16 @@ class Writer(Protocol):
         ...
 
 
+def work_off(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """What a thread does that has jobs: one after the other, until there is None."""
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        job()
+        job = None  # what it held must not stay in memory until the next one comes
+
+
 class WriterThread:
     """One thread, which owns the writing connection: everything is alone."""
 
@@ -53,7 +63,7 @@ class WriterThread:
 
     def __init__(self, name: str = "holdfast-writer") -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=work_off, args=(self._jobs,), name=name, daemon=True)
         self._thread.start()
 
     def put(self, job: Job) -> None:
@@ -68,14 +78,6 @@ class WriterThread:
     def close(self) -> None:
         self._jobs.put(None)
         self._thread.join()
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            job()
-            job = None  # a finished group must not stay in memory until the next one comes
 
 
 class TwoWriterThreads:

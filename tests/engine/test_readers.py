@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -307,6 +308,14 @@ async def test_nobody_waits_for_an_engine_that_is_closed(db: Path) -> None:
         pass
     with pytest.raises(StoreError, match="the engine is closed"):
         await engine.recovery.claim([1], even_without_code=True)
+
+
+async def test_a_server_that_refuses_us_leaves_no_threads_behind(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        async with hf.open(f"postgresql://nobody@/nothing?host={tmp_path}"):
+            pass
+    assert threading.active_count() == before
 
 
 async def test_readers_beside_the_loop_say_what_the_store_says_when_they_are_closed() -> None:
