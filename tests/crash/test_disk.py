@@ -95,7 +95,8 @@ def test_f27_a_failed_sync_at_commit_closes_the_store_and_the_next_open_tells_wh
         assert number > 8, "so many syncs are needed at least"
     else:
         assert life.returncode == REFUSED, output
-        assert output.split("\n")[-2].startswith("error outcome_unknown"), output
+        told = output.split("\n")[-2]  # by the commit itself, or by what was asked of the closed store right after it
+        assert told.startswith("error outcome_unknown") or "left the outcome open" in told, output
     arena.look()
     arena.finish("chain:r", "steps:s")
     check_chain(arena)
