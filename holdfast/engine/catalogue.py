@@ -101,7 +101,7 @@ class Catalogue:
             numbers = [row.run_no]
             waits, timers = store.open_waits(numbers), store.set_timers(numbers)
             state = rows.state_from_rows(plan, row, store.open_nodes(numbers), waits, timers)
-        except (CorruptJournal, KeyError, ValueError, AssertionError):
+        except rows.UNREADABLE:
             return True
         return catalogue.looks_odd(row.status, state, tail[0].type)
 

@@ -32,6 +32,7 @@ from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.leases import Lease, taken_away
+from holdfast.engine.loading import Loading
 from holdfast.engine.memories import Memories
 from holdfast.engine.patrol import Patrol
 from holdfast.engine.protocols import Done, Executor
@@ -113,6 +114,7 @@ class Engine:
         self.branching: Branching
         self.catalogue: Catalogue
         self.recovery: Recovery
+        self.loading: Loading
         self.patrol: Patrol
         self.isolation = Isolation(self)
         self._releasing: Batch[tuple[int, int], None] = Batch(self._release_all, self.spawn)
@@ -134,6 +136,7 @@ class Engine:
             self.branching = Branching(self)
             self.catalogue = Catalogue(self)
             self.recovery = Recovery(self)
+            self.loading = Loading(self)
             self.patrol = Patrol(self)
             self.lease.take_lock()
             await self.committer.call(self.lease.register, self.offer.encode())
@@ -366,7 +369,7 @@ class Engine:
             raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
         if self.recovery.roots is not None:
             self.recovery.roots.add(row.root_no)
-        self.recovery.accepted.add(row.run_no)
+        self.loading.accepted.add(row.run_no)
         if row.hold is not None:
             await self.committer.call(self.store.set_hold, row.run_no, row.token, None)
         await self.recovery.bury_dead()
@@ -472,10 +475,10 @@ class Engine:
             done(None, error)
         if outcome.refusal == "failed":
             self.spawn(self.put_on_hold(actor.run_no, actor.token, f"internal_error: {outcome.detail}"))
-        elif outcome.refusal == "run_exists" and not self.stopping:
-            self.spawn(self.recovery.reload(actor))
-        elif outcome.refusal == "fenced" and not self.stopping:
-            self.spawn(self.recovery.regain(actor))
+        elif outcome.refusal in ("run_exists", "fenced") and not self.stopping:
+            read_again = self.recovery.reload if outcome.refusal == "run_exists" else self.recovery.regain
+            lease = (actor.run_no, actor.token)
+            self.spawn(self.loading.see_to(lease, read_again, actor, unused=False))
 
     def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
         """A bug in our own rules: this run stops where it is, with its journal intact."""

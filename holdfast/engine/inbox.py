@@ -121,7 +121,7 @@ class Inbox:
                         f"accepted, not yet applied: run {row.run_id} is on hold ({row.hold}); it hears of it when "
                         "somebody resumes it"
                     )
-                engine.recovery.accepted.add(row.run_no)
+                engine.loading.accepted.add(row.run_no)
                 await engine.committer.call(engine.store.set_hold, row.run_no, row.token, None)
             await engine.recovery.claim([row.run_no], even_without_code=True)
 

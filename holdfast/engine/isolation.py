@@ -1,7 +1,7 @@
 """Isolation: finding the run that kills its engine, among those that were merely beside it.
 
 Owns: which runs are suspects, whose turn it is, and what has to wait meanwhile.
-Never: takes a run over or puts one on hold (recovery.py).
+Never: takes a run over or puts one on hold (loading.py).
 Invariants: while a suspect has its turn no other body is running in this process and none is started, so whoever was
 cut off then is the one that did it. A suspect that waits for its turn is not owned: it counts no recovery, another
 engine may try it, a person may cancel it. A turn ends when the suspect has made progress, rests, or has ended.

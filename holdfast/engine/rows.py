@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast.model import events as ev
+from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import wait_about
 from holdfast.model.graph import Plan
 from holdfast.model.state import Counters, Fold, HeldSignal, NodeState, OpenScope, RunState, WaitState
@@ -21,6 +22,8 @@ from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules.decide import Signal
 from holdfast.store.api import EventRow, MessageRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
 
+UNREADABLE = (CorruptJournal, KeyError, ValueError, AssertionError)
+"""What a run whose rows or journal are damaged may lead to when it is read."""
 _encode = msgspec.json.Encoder().encode
 _fold = msgspec.json.Decoder(Fold).decode
 _counters = msgspec.json.Decoder(Counters).decode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +16,67 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.readers import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
 from holdfast.store.api import MessageRow
-from tests.engine.kit import check_file, owner, until, url
+from tests.engine.kit import PATIENCE_SECONDS, check_file, owner, until, url
 
 T = TypeVar("T")
 
 
-class SlowReader(LoopReader):
+@hf.workflow
+async def rdr_signalled(ctx: hf.Context) -> Any:
+    return await ctx.receive("go")
+
+
+@hf.workflow
+async def rdr_signalled_twice(ctx: hf.Context) -> list[Any]:
+    return [await ctx.receive("go"), await ctx.receive("go")]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_looks_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+async def engine(db: Path) -> AsyncIterator[Engine]:
+    """It keeps the runs that it drives. What it has written is proved when it has been closed."""
+    async with hf.open(url(db), idle_seconds=60.0) as engine:
+        yield engine
+    check_file(db)
+
+
+async def driven(engine: Engine, workflow: hf.Workflow[..., Any] = rdr_signalled) -> hf.Run[Any]:
+    """A run that waits for a signal and is driven by this engine."""
+    run = await engine.start(workflow)
+    await until(lambda: engine.store.counts().get("suspended") == 1)
+    return run
+
+
+async def left(engine: Engine) -> hf.Run[Any]:
+    """A run that waits for a signal and is driven by nobody."""
+    async with hf.open(engine.store.url, idle_seconds=0.0) as another:
+        run = await another.start(rdr_signalled)
+        await until(lambda: not another.actors)
+    return engine.get(run.run_id)
+
+
+def number(engine: Engine, run: hf.Run[Any]) -> int:
+    row = engine.store.run(run.run_id)
+    assert row is not None
+    return row.run_no
+
+
+async def write(engine: Engine, run: hf.Run[Any], message_id: str = "m_1") -> None:
+    """As another process sends the signal."""
+    message = MessageRow(message_id, number(engine, run), "signal", b'{"name": "go", "payload": 1}', engine.clock.now())
+    await engine.committer.call(engine.store.send, [message])
+
+
+class LateReader(LoopReader):
     """Keeps to itself what it read by one function, until it is let go."""
 
     def __init__(self, held: str) -> None:
@@ -37,267 +92,280 @@ class SlowReader(LoopReader):
         return found
 
 
-@pytest.fixture(autouse=True)
-def _nobody_looks_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+class HalfwayReader(LoopReader):
+    """Stops behind the first of the reads that one function makes, until it is let go."""
+
+    def __init__(self, held: str) -> None:
+        self.held = held
+        self.has_begun = threading.Event()
+        self.goes_on = threading.Event()
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        if function.__name__ != self.held:
+            return function(*args)
+        return await asyncio.to_thread(function, *args)
+
+    def stopping_behind(self, verb: Callable[..., T]) -> Callable[..., T]:
+        def read(*args: Any) -> T:
+            found = verb(*args)
+            if threading.current_thread() is not threading.main_thread() and not self.has_begun.is_set():
+                self.has_begun.set()
+                assert self.goes_on.wait(PATIENCE_SECONDS)
+            return found
+
+        return read
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
+def late(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LateReader]:
+    """From now on the engine is late with what it reads by one function."""
+
+    def make(held: str) -> LateReader:
+        reader = LateReader(held)
+        monkeypatch.setattr(engine, "_reader", reader)
+        return reader
+
+    return make
 
 
-@hf.workflow
-async def rdr_signalled(ctx: hf.Context) -> Any:
-    return await ctx.receive("go")
+@pytest.fixture
+def fails_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """The next time that the engine's store is asked for something, it says `not now`."""
+
+    def make(verb: str) -> None:
+        works, errors = getattr(engine.store, verb), [StoreError("not now")]
+
+        def fail(*args: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return works(*args)
+
+        monkeypatch.setattr(engine.store, verb, fail)
+
+    return make
 
 
-async def suspended_run(db: Path) -> str:
-    """A run that nobody drives."""
-    async with hf.open(url(db), idle_seconds=0.0) as engine:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: not engine.actors)
-    return run.run_id
+Late = Callable[[str], LateReader]
+FailsOnce = Callable[[str], None]
 
 
-def slowly(engine: Engine, held: str, monkeypatch: pytest.MonkeyPatch) -> SlowReader:
-    reader = SlowReader(held)
-    monkeypatch.setattr(engine, "_reader", reader)
-    return reader
+# --- what is read is old -----------------------------------------------------------------------------------------
 
 
-@hf.workflow
-async def rdr_signalled_twice(ctx: hf.Context) -> list[Any]:
-    return [await ctx.receive("go"), await ctx.receive("go")]
-
-
-def number(engine: Engine, run: hf.Run[Any]) -> int:
-    row = engine.store.run(run.run_id)
-    assert row is not None
-    return row.run_no
-
-
-async def write(engine: Engine, run: hf.Run[Any], name: str, message_id: str) -> None:
-    """As another process sends a signal."""
-    payload = b'{"name": "%s", "payload": 1}' % name.encode()
-    message = MessageRow(message_id, number(engine, run), "signal", payload, engine.clock.now())
-    await engine.committer.call(engine.store.send, [message])
-
-
-async def test_mail_that_comes_while_its_run_is_being_read_is_delivered(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = await suspended_run(db)
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run_id)
-        reader = slowly(engine, "_read_runs", monkeypatch)
-        claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
-        await reader.has_read.wait()
-        await write(engine, run, "go", "m_1")
-        await engine.inbox.look()  # which knows nobody to whom it could bring this
-        reader.goes_on.set()
-        await claiming
-        assert await run.result(timeout=20) == 1
-    check_file(db)
+async def test_mail_that_comes_while_its_run_is_being_read_is_delivered(engine: Engine, late: Late) -> None:
+    run = await left(engine)
+    reader = late("_read_runs")
+    claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
+    await reader.has_read.wait()
+    await write(engine, run)
+    await engine.inbox.look()  # which knows nobody to whom it could bring this
+    reader.goes_on.set()
+    await claiming
+    assert await run.result(timeout=20) == 1
 
 
 async def test_mail_goes_to_nobody_who_began_to_drive_a_run_after_it_was_read(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, late: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He has read it himself, and may have done what it asks for."""
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = await engine.start(rdr_signalled)
-        (run_no,) = engine.actors
-        await until(lambda: engine.store.counts().get("suspended") == 1)
-        delivered: list[Any] = []
-        monkeypatch.setattr(inbox, "deliver", lambda actor, message: delivered.append((actor, message.message_id)))
-        reader = slowly(engine, "new_messages", monkeypatch)
-        await write(engine, run, "go", "m_1")
-        looking = asyncio.create_task(engine.inbox.look())
-        await reader.has_read.wait()
-        before = engine.actors.pop(run_no)
-        engine.actors[run_no] = successor = object()  # type: ignore[assignment]
-        reader.goes_on.set()
-        await looking
-        assert delivered == []
-        engine.actors[run_no] = before
-        await engine.inbox.look()
-        assert delivered == [(before, "m_1")]
-        assert successor is not before
+    run = await driven(engine)
+    (run_no,) = engine.actors
+    delivered: list[Any] = []
+    monkeypatch.setattr(inbox, "deliver", lambda actor, message: delivered.append((actor, message.message_id)))
+    reader = late("new_messages")
+    await write(engine, run)
+    looking = asyncio.create_task(engine.inbox.look())
+    await reader.has_read.wait()
+    before = engine.actors.pop(run_no)
+    engine.actors[run_no] = successor = object()  # type: ignore[assignment]
+    reader.goes_on.set()
+    await looking
+    assert delivered == []
+    engine.actors[run_no] = before
+    await engine.inbox.look()
+    assert delivered == [(before, "m_1")]
+    assert successor is not before
 
 
 async def test_mail_that_was_settled_while_it_was_read_once_more_is_not_delivered_again(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, late: Late
 ) -> None:
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = await engine.start(rdr_signalled_twice)
-        await until(lambda: engine.store.counts().get("suspended") == 1)
-        (actor,) = engine.actors.values()
-        reader = slowly(engine, "new_messages", monkeypatch)
-        await write(engine, run, "go", "m_1")
-        looking = asyncio.create_task(engine.inbox.look())
-        await reader.has_read.wait()
-        message = engine.store.message("m_1")
-        assert message is not None
-        inbox.deliver(actor, message)  # as an earlier look did, which had not heard of its commit yet
-        await until(lambda: "m_1" not in actor.delivered, "it is consumed")
+    run = await driven(engine, rdr_signalled_twice)
+    (actor,) = engine.actors.values()
+    reader = late("new_messages")
+    await write(engine, run)
+    looking = asyncio.create_task(engine.inbox.look())
+    await reader.has_read.wait()
+    message = engine.store.message("m_1")
+    assert message is not None
+    inbox.deliver(actor, message)  # as an earlier look did, which had not heard of its commit yet
+    await until(lambda: "m_1" not in actor.delivered, "it is consumed")
+    reader.goes_on.set()
+    await looking
+    await run.signal("go", 2)
+    assert await run.result(timeout=20) == [1, 2]
+
+
+async def test_mail_that_was_applied_and_ended_its_run_while_its_sender_read_of_both_was_not_too_late(
+    engine: Engine, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await driven(engine)
+    async with hf.open(url(db), drive=False) as client:
+        reader = HalfwayReader("_run_and_message")
+        monkeypatch.setattr(client, "_reader", reader)
+        for verb in ("run_by_no", "message"):
+            monkeypatch.setattr(client.store, verb, reader.stopping_behind(getattr(client.store, verb)))
+        sending = asyncio.create_task(client.get(run.run_id).signal("go", 1))
+        await until(reader.has_begun.is_set, "it has read one of the two")
+        await engine.inbox.look()
+        assert await run.result(timeout=20) == 1
         reader.goes_on.set()
-        await looking
-        await run.signal("go", 2)
-        assert await run.result(timeout=20) == [1, 2]
-    check_file(db)
+        await sending
 
 
 async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_not_used(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, late: Late
 ) -> None:
-    run_id = await suspended_run(db)
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run_id)
-        reader = slowly(engine, "_read_runs", monkeypatch)
-        claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
-        await reader.has_read.wait()
-        reader.held = ""
-        await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
-        engine.lease.renew_once()
-        assert engine.lease.lost
-        await engine.patrol.look()  # it has another name now
-        await engine.recovery.claim([number(engine, run)])
-        (actor,) = engine.actors.values()
-        reader.goes_on.set()
-        await claiming
-        assert list(engine.actors.values()) == [actor]
-        await run.signal("go", 1)
-        assert await run.result(timeout=20) == 1
-    check_file(db)
+    run = await left(engine)
+    reader = late("_read_runs")
+    claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
+    await reader.has_read.wait()
+    reader.held = ""
+    await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
+    engine.lease.renew_once()
+    assert engine.lease.lost
+    await engine.patrol.look()  # it has another name now
+    await engine.recovery.claim([number(engine, run)])
+    (actor,) = engine.actors.values()
+    reader.goes_on.set()
+    await claiming
+    assert list(engine.actors.values()) == [actor]
+    await run.signal("go", 1)
+    assert await run.result(timeout=20) == 1
+
+
+async def test_a_caller_who_gives_up_while_a_run_is_claimed_leaves_it_to_the_engine(engine: Engine, late: Late) -> None:
+    run = await left(engine)
+    reader = late("_read_runs")
+    await write(engine, run)
+    asking = asyncio.create_task(engine.inbox.look())
+    await reader.has_read.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    reader.goes_on.set()
+    assert await run.result(timeout=20) == 1
+
+
+# --- what is to be read cannot be read ---------------------------------------------------------------------------
 
 
 async def test_runs_that_were_claimed_and_could_not_be_read_are_given_back(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, fails_once: FailsOnce
 ) -> None:
-    run_id = await suspended_run(db)
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run_id)
-        broken = [StoreError("the server did not come back")]
-        open_nodes = engine.store.open_nodes
-
-        def fails_once(numbers: list[int]) -> Any:
-            if broken:
-                raise broken.pop()
-            return open_nodes(numbers)
-
-        monkeypatch.setattr(engine.store, "open_nodes", fails_once)
-        await write(engine, run, "go", "m_1")
-        with pytest.raises(StoreError, match="did not come back"):
-            await engine.inbox.look()
-        await until(lambda: owner(engine, run.run_id) is None)
+    run = await left(engine)
+    fails_once("open_nodes")
+    await write(engine, run)
+    with pytest.raises(StoreError, match="not now"):
         await engine.inbox.look()
-        assert await run.result(timeout=20) == 1
-    check_file(db)
+    await until(lambda: owner(engine, run.run_id) is None)
+    await engine.inbox.look()
+    assert await run.result(timeout=20) == 1
 
 
-async def test_a_caller_who_gives_up_while_a_run_is_claimed_leaves_it_to_the_engine(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_that_was_to_be_repaired_and_could_not_be_read_is_given_back(
+    engine: Engine, fails_once: FailsOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = await suspended_run(db)
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = engine.get(run_id)
-        reader = slowly(engine, "_read_runs", monkeypatch)
-        await write(engine, run, "go", "m_1")
-        asking = asyncio.create_task(engine.inbox.look())
-        await reader.has_read.wait()
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        reader.goes_on.set()
-        assert await run.result(timeout=20) == 1
-    check_file(db)
+    run = await left(engine)
+    heads = iter([[number(engine, run)]])  # as if its rows and its journal did not end alike, when it is read first
+    monkeypatch.setattr(engine.store, "differing_heads", lambda numbers: next(heads, []))
+    fails_once("events")
+    await write(engine, run)
+    await engine.inbox.look()
+    await until(lambda: owner(engine, run.run_id) is None, "it is given back")
+    await engine.inbox.look()
+    assert await run.result(timeout=20) == 1
+
+
+async def test_a_run_whose_commit_was_refused_and_that_could_not_be_read_again_is_given_back(
+    engine: Engine, fails_once: FailsOnce
+) -> None:
+    run = await driven(engine)
+    (actor,) = engine.actors.values()
+    actor.expected_seq += 1  # as if the database had been restored to an earlier state
+    fails_once("run_by_no")
+    await write(engine, run)
+    await engine.inbox.look()
+    await until(lambda: owner(engine, run.run_id) is None, "it is given back")
+    await engine.inbox.look()
+    assert await run.result(timeout=20) == 1
 
 
 async def test_a_damaged_run_whose_code_has_changed_is_put_on_hold_and_its_neighbours_go_on(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_ids = [await suspended_run(db) for _ in range(3)]
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        numbers = [number(engine, engine.get(run_id)) for run_id in run_ids]
-        event_data = engine.store.event_data
+    numbers = [number(engine, await left(engine)) for _ in range(3)]
+    event_data = engine.store.event_data
 
-        def damaged(run_no: int, seqs: Any) -> Any:
-            return {} if run_no == numbers[1] else event_data(run_no, seqs)
+    def damaged(run_no: int, seqs: Any) -> Any:
+        return {} if run_no == numbers[1] else event_data(run_no, seqs)
 
-        monkeypatch.setattr(engine.store, "event_data", damaged)
-        monkeypatch.setattr("holdfast.engine.recovery.code_hash", lambda fingerprints: "another")
-        await engine.recovery.claim(numbers)
-        assert sorted(engine.actors) == [numbers[0], numbers[2]]
-        (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
-        assert row.hold == "corrupt: KeyError: 1"
+    monkeypatch.setattr(engine.store, "event_data", damaged)
+    monkeypatch.setattr("holdfast.engine.loading.code_hash", lambda fingerprints: "another")
+    await engine.recovery.claim(numbers)
+    assert sorted(engine.actors) == [numbers[0], numbers[2]]
+    (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
+    assert row.hold == "corrupt: KeyError: 1"
 
 
-async def test_mail_that_could_not_be_looked_for_is_looked_for_again(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hf.open(url(db), idle_seconds=60.0) as engine, hf.open(url(db), drive=False) as other:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: engine.store.counts().get("suspended") == 1)
-        new_messages, errors = engine.store.new_messages, [StoreError("not now")]
-
-        def fails_once(numbers: Any) -> Any:
-            if errors:
-                raise errors.pop()
-            return new_messages(numbers)
-
-        monkeypatch.setattr(engine.store, "new_messages", fails_once)
-        await write(other, run, "go", "m_1")
-        with pytest.raises(StoreError, match="not now"):
-            await engine.patrol.look()
+async def test_mail_that_could_not_be_looked_for_is_looked_for_again(
+    engine: Engine, db: Path, fails_once: FailsOnce
+) -> None:
+    run = await driven(engine)
+    fails_once("new_messages")
+    async with hf.open(url(db), drive=False) as other:
+        await write(other, run)
+    with pytest.raises(StoreError, match="not now"):
         await engine.patrol.look()
-        assert await run.result(timeout=20) == 1
+    await engine.patrol.look()
+    assert await run.result(timeout=20) == 1
 
 
 async def test_a_branch_that_could_not_be_looked_up_leaves_its_run_at_work(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, fails_once: FailsOnce
 ) -> None:
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        run = await engine.start(rdr_signalled)
-        await until(lambda: engine.store.counts().get("suspended") == 1)
-        (actor,) = engine.actors.values()
-
-        def broken(run_no: int) -> Any:
-            raise StoreError("not now")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(engine.store, "run_by_no", broken)
-            message = MessageRow("m_1", actor.run_no, "retry", b"{}", engine.clock.now())
-            with pytest.raises(StoreError, match="not now"):
-                await engine.branching.apply_to(actor, message)
-        await run.signal("go", 1)
-        assert await run.result(timeout=20) == 1
+    run = await driven(engine)
+    (actor,) = engine.actors.values()
+    fails_once("run_by_no")
+    message = MessageRow("m_1", actor.run_no, "retry", b"{}", engine.clock.now())
+    with pytest.raises(StoreError, match="not now"):
+        await engine.branching.apply_to(actor, message)
+    await run.signal("go", 1)
+    assert await run.result(timeout=20) == 1
 
 
 async def test_an_engine_that_could_not_make_its_new_name_known_tries_again(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, fails_once: FailsOnce
 ) -> None:
-    async with hf.open(url(db)) as engine:
-        await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
-        engine.lease.renew_once()
-        register, errors = engine.store.register_engine, [StoreError("not now")]
-
-        def fails_once(row: Any) -> None:
-            if errors:
-                raise errors.pop()
-            register(row)
-
-        monkeypatch.setattr(engine.store, "register_engine", fails_once)
-        with pytest.raises(StoreError, match="not now"):
-            await engine.patrol.look()
+    await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
+    engine.lease.renew_once()
+    fails_once("register_engine")
+    with pytest.raises(StoreError, match="not now"):
         await engine.patrol.look()
-        assert not engine.lease.lost
-        assert [row.engine for row in engine.store.engines()] == [engine.lease.engine]
+    await engine.patrol.look()
+    assert not engine.lease.lost
+    assert [row.engine for row in engine.store.engines()] == [engine.lease.engine]
+
+
+# --- the engine is closed ----------------------------------------------------------------------------------------
 
 
 async def test_whoever_claims_while_the_engine_is_closed_hears_of_it(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = await suspended_run(db)
-    async with hf.open(url(db), idle_seconds=60.0) as engine:
-        reader = slowly(engine, "_read_runs", monkeypatch)
-        claiming = asyncio.create_task(engine.recovery.claim([number(engine, engine.get(run_id))]))
+    reader = LateReader("_read_runs")
+    async with hf.open(url(db)) as engine:
+        run = await left(engine)
+        monkeypatch.setattr(engine, "_reader", reader)
+        claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
         await reader.has_read.wait()
     with pytest.raises(StoreError, match="the engine is closed"):
         await claiming

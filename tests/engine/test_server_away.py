@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,7 +16,7 @@ import pytest
 import holdfast as hf
 from holdfast.store.postgres_connections import address, connected
 from tests.engine.kit import PATIENCE_SECONDS, types, until
-from tests.engine.shared_kit import Shop
+from tests.engine.shared_kit import ROOT, Shop
 from tests.servers import PostgresServer, Proxy, required_server
 
 SHORT = {"HOLDFAST_LEASE_SECONDS": "1"}
@@ -159,6 +162,61 @@ async def test_a_process_ends_when_it_is_told_to_while_the_server_cannot_be_reac
     finally:
         shop.close()
         proxy.close()
+
+
+IMPATIENT = """
+import asyncio, contextlib, sys
+import holdfast as hf
+
+@hf.workflow
+async def left_at_work(ctx: hf.Context) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:  # the engine is being closed, and has just let go of this body
+        main_task.cancel()
+
+async def main(url: str) -> None:
+    global main_task
+    main_task = asyncio.current_task()
+    async with hf.open(url, grace_seconds=0) as engine:
+        await engine.start(left_at_work)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        reading = asyncio.create_task(engine.list())
+        await asyncio.to_thread(sys.stdin.readline)
+        assert not reading.done()
+
+with contextlib.suppress(asyncio.CancelledError):
+    asyncio.run(main(sys.argv[1]))
+    sys.exit("nobody was impatient")
+"""
+"""A process that is interrupted while it closes its engine: its store stays open, and whoever reads goes on waiting."""
+
+
+async def test_a_process_that_is_interrupted_while_it_closes_its_engine_ends_although_a_read_waits_for_the_server(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.url()
+    process = subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOLDFAST_POLL_SECONDS": "60"},
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+        with locked(url) as reads_under_way:
+            process.stdin.write("read\n")
+            process.stdin.flush()
+            await until(reads_under_way, "it waits for the server")
+            await asyncio.to_thread(process.communicate, "close\n", PATIENCE_SECONDS)
+            assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 async def test_a_lease_that_ran_out_while_the_server_was_away_is_not_taken_from_those_who_were_cut_off_with_it(

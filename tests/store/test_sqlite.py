@@ -14,8 +14,9 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -25,7 +26,7 @@ from holdfast.store import migrate as migrate_module
 from holdfast.store.api import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.migrate import Migration, migrate, migrations
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.sqlite_connections import Readers, database_path
 from holdfast.store.statements import SIZES, Repeated, load, schema
 from holdfast.testing.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
 
@@ -166,6 +167,90 @@ def test_many_reader_threads_leave_few_connections(store: SqliteStore) -> None:
     for connection in lent:
         readers.give_back(connection)
     assert len(readers._idle) == 8
+
+
+def descriptors(path: Path) -> list[str]:
+    """The files of a store that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(str(path))]
+
+
+def readers_of(store: SqliteStore, idle: int) -> Readers:
+    """The readers of a store, so many of them idle."""
+    readers = store._readers
+    assert readers is not None
+    for connection in [readers.borrow() for _ in range(idle)]:
+        readers.give_back(connection)
+    assert len(readers._idle) == idle
+    return readers
+
+
+def test_a_store_that_is_closed_leaves_no_connection_open(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 1)
+    kept = readers_of(store, 3)  # else they would be closed by being forgotten
+    assert {Path(name).name for name in descriptors(path)} == {"runs.db", "runs.db-wal", "runs.db-shm"}
+    store.close()
+    assert descriptors(path) == []
+    assert kept._idle == []
+
+
+def test_a_reader_that_is_in_use_when_its_store_is_closed_goes_on_and_is_closed_behind_it(
+    store: SqliteStore, path: Path
+) -> None:
+    make_runs(store, 2)
+    kept = readers_of(store, 3)
+    with store._moment() as ask:
+        assert ask("counts", ()) == [("running", 2)]
+        store.close()
+        assert ask("counts", ()) == [("running", 2)]
+        assert descriptors(path)
+    assert descriptors(path) == []
+    assert kept._idle == []
+
+
+def test_whoever_borrows_a_reader_at_the_moment_of_closing_gets_one_that_is_open(
+    store: SqliteStore, path: Path
+) -> None:
+    """Borrowing takes no lock: every read would pay for it."""
+    make_runs(store, 2)
+    readers = readers_of(store, 3)
+
+    class ClosedMeanwhile(list[apsw.Connection]):
+        """The idle ones; before the first one is taken, the store is closed."""
+
+        def pop(self, *position: Any) -> apsw.Connection:
+            if store._readers is not None:
+                store.close()
+            return super().pop(*position)
+
+    readers._idle = ClosedMeanwhile(readers._idle)
+    assert store.counts() == {"running": 2}
+    with pytest.raises(StoreError, match="it was closed"):
+        store.counts()
+    assert descriptors(path) == []
+
+
+def test_a_reader_that_somebody_borrows_while_the_store_is_being_closed_is_his(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 2)
+    readers = readers_of(store, 1)
+    lent: list[apsw.Connection] = []
+
+    class BorrowedMeanwhile(list[apsw.Connection]):
+        """The idle ones; the last one is taken by somebody else before it is closed."""
+
+        def pop(self, *position: Any) -> apsw.Connection:
+            if not lent:
+                lent.append(super().pop())
+            return super().pop(*position)
+
+    readers._idle = BorrowedMeanwhile(readers._idle)
+    store.close()
+    assert lent[0].execute("SELECT count(*) FROM run_state").fetchall() == [(2,)]
+    readers.give_back(lent[0])
+    assert descriptors(path) == []
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
