@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine.branching import Branching
 from holdfast.model import handlers
 from holdfast.rules.branches import Asked
 from tests.branches import world
@@ -138,11 +139,27 @@ async def test_a_refused_request_does_not_touch_a_live_run(db: Path, bodies: Wor
         assert [b["branch"] for b in await run.branches()] == [1]
 
 
-async def test_two_requests_at_once_are_applied_one_after_the_other(db: Path, bodies: World) -> None:
+def at_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many requests are thought over before any of them is sent: each of them knows nothing of the others."""
+    together = threading.Barrier(number)
+    think = Branching._think
+
+    def think_together(self: Branching, *args: Any) -> Any:
+        plan = think(self, *args)
+        together.wait(30)
+        return plan
+
+    monkeypatch.setattr(Branching, "_think", think_together)
+
+
+async def test_two_requests_at_once_are_applied_one_after_the_other(
+    db: Path, bodies: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hf.open(url(db), grace_seconds=0) as engine:
         run = await engine.start(br_live, x=0)
         await bodies.waiting.wait()
         await until_async(lambda: _completed(run, "b"))
+        at_once(3, monkeypatch)
         forks = [run.fork(at="start", actor=who) for who in ("ann", "bob")]
         await asyncio.gather(*forks, run.jump(to="a"))
         bodies.gate.set()
@@ -150,13 +167,16 @@ async def test_two_requests_at_once_are_applied_one_after_the_other(db: Path, bo
         assert [b["branch"] for b in await run.branches()] == [1, 2, 3, 4]
 
 
-async def test_two_retries_of_one_failure_open_one_branch(db: Path, bodies: World) -> None:
+async def test_two_retries_of_one_failure_open_one_branch(
+    db: Path, bodies: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hf.open(url(db)) as engine:
         bodies.broken = {"b"}
         bodies.gate.set()
         run = await engine.start(br_live, x=0)
         await ended(run)
         bodies.broken = set()
+        at_once(2, monkeypatch)
         await asyncio.gather(run.retry(), run.retry())
         assert await ended(run) == [1, 2]
         assert len(await run.branches()) == 2
@@ -241,8 +261,6 @@ async def test_a_lazy_run_is_written_down_before_it_goes_on_from_elsewhere(db: P
 
 async def test_long_journals_are_folded_beside_the_loop_and_not_on_it(db: Path, bodies: World) -> None:
     seen: list[int] = []
-    from holdfast.engine.branching import Branching
-
     think = Branching._think
 
     def noted(self: Any, *args: Any) -> Any:

@@ -72,8 +72,9 @@ def test_a_server_is_left_as_it_was(quick_on_server: Quick, postgres: PostgresSe
     assert list(quick_on_server[2].iterdir()) == []
 
 
-def test_two_engines_have_shared_the_runs(quick_on_server: Quick) -> None:
-    assert 0.5 <= quick_on_server[0]["engines"]["busiest"] < 1.0
+def test_of_two_engines_the_busiest_has_done_half_at_least(quick_on_server: Quick) -> None:
+    """Of so few runs perhaps all: the other one may have come when they were done."""
+    assert 0.5 <= quick_on_server[0]["engines"]["busiest"] <= 1.0
 
 
 def test_quick_counts_steps_that_ran_twice_and_loses_none(quick: Quick) -> None:

@@ -275,7 +275,8 @@ def test_a_run_that_another_process_drives_is_jumped_and_followed(project: Proje
     out, err = jump.communicate(timeout=PATIENCE_SECONDS)
     assert jump.returncode == 0, err
     assert json.loads(out)["branch"] == 2
-    assert "is driven by engine" in err
+    # between the old line and the new one nobody holds the run for a moment: who is first goes on, the other follows
+    assert "is driven by engine" in err or "gated started" in err
     first, _ = driving.communicate(timeout=PATIENCE_SECONDS)
     assert (driving.returncode, first.strip()) == (0, "6")
     assert project.marks("adds") == 9, "three steps before the jump, six on the new branch"

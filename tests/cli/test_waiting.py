@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 from contextlib import AbstractContextManager, closing
@@ -207,7 +208,7 @@ def test_run_exits_with_3_and_prints_what_it_waits_for_and_the_command_that_goes
     done = waiting.cli("run", "flows.py:approval", "--run-id", "r", "--db", "other.db")
     assert done.returncode == 3
     wait_id = waiting.json("show", "r", "--db", "other.db")["waits"][0]["wait_id"]
-    assert f"ask asks ada in finance: Ship it? ({wait_id}, 1d 23:59:59 left)" in done.stderr
+    assert re.search(rf"ask asks ada in finance: Ship it\? \({wait_id}, 1d 23:59:\d\d left\)", done.stderr)
     assert "run r is suspended; only somebody from outside can move it:" in done.stderr
     assert f"    holdfast respond {wait_id} --db sqlite:////" in done.stderr
     again = waiting.cli("resume", "r", "--db", "other.db")
@@ -645,7 +646,7 @@ def test_resume_of_one_wait_reaches_a_run_that_another_engine_drives(waiting: Pr
         f"run r: took check@.check.1. out of the basket errors ({broken['wait_id']})\n",
     )
     eventually(lambda: len(waiting.json("show", "r")["waits"]) == 2, "it was not resumed")
-    assert waiting.marks("check-1") == 2
+    eventually(lambda: waiting.marks("check-1") == 2, "it does not run again")
     for wait in waiting.json("show", "r")["waits"]:
         waiting.cli("resume", "r", "--wait", wait["wait_id"], "--no-run")
     assert ended(waiting)["result"]["checks"] == ["checked 0", "checked 1", "checked 2"]

@@ -144,7 +144,7 @@ async def test_engines_that_come_and_go_give_no_false_alarm(db: Path) -> None:
 
 
 async def test_a_lease_that_its_living_engine_did_not_renew_is_a_warning_only(db: Path) -> None:
-    async with hf.open(url(db)) as engine:
+    async with hf.open(url(db), lease_seconds=3600) as engine:
         run = await engine.start(ward_asleep, run_id="asleep")
         await until_async(lambda: _is(run, "suspended"))
         with opened(db) as store:

@@ -18,7 +18,7 @@ from holdfast.engine.why import why
 from holdfast.model import definition as definitions
 from holdfast.model import validation
 from holdfast.testing import explore, harness
-from tests.engine.kit import attempts, check_file, node_of, types, until_async, url
+from tests.engine.kit import attempts, check_file, hold_time, node_of, types, until_async, url
 
 
 @hf.node(idempotent=True)
@@ -127,6 +127,7 @@ async def test_an_orderly_stop_and_a_takeover_keep_it(tmp_path: Path) -> None:
         return dl_order.delayed(1.2)(1)
 
     async with hf.open(url(path)) as engine:
+        hold_time(engine)
         run = await engine.start(dl_over_a_stop, run_id="r")
         await until_async(lambda: _is(run, "suspended"))
     async with hf.open(url(path)) as engine:

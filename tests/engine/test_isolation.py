@@ -67,6 +67,7 @@ async def cut_off(db: Path, workflow: Any, recoveries: int, **inputs: Any) -> No
         await engine.start(workflow, run_id="suspect", **inputs)
         await until(lambda: engine.store.run("suspect").status == "running")
         connection = apsw.Connection(str(db))
+        connection.set_busy_timeout(10_000)
         connection.execute("UPDATE run_state SET token = token + 1, engine = NULL, recoveries = ?", (recoveries,))
         connection.close()
     inside.clear()

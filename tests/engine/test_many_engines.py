@@ -21,7 +21,8 @@ from tests.engine.kit import hold_time, owner, types, until, until_async, waitin
 from tests.servers import PostgresServer
 
 ORDER: list[str] = []
-AT_WORK: dict[str, int] = {"now": 0, "most": 0}
+AT_WORK: dict[str, int] = {"now": 0, "most": 0, "wanted": 0}
+"""How many are at work now, how many were at once at most, and how many must have been before anybody may leave."""
 GATES: dict[str, asyncio.Event] = {}
 AN_HOUR = 3_600_000_000
 """In microseconds, as the store counts."""
@@ -30,7 +31,7 @@ AN_HOUR = 3_600_000_000
 @pytest.fixture(autouse=True)
 def _nothing_has_run() -> None:
     ORDER.clear()
-    AT_WORK.update(now=0, most=0)
+    AT_WORK.update(now=0, most=0, wanted=0)
     GATES.clear()
 
 
@@ -49,6 +50,7 @@ async def _works(name: str) -> None:
     AT_WORK["now"] += 1
     AT_WORK["most"] = max(AT_WORK["most"], AT_WORK["now"])
     await asyncio.sleep(0.02)
+    await until(lambda: AT_WORK["most"] >= AT_WORK["wanted"], "there is room for more")
     AT_WORK["now"] -= 1
 
 
@@ -234,6 +236,7 @@ async def test_a_priority_that_no_database_can_compare_is_refused(address: str, 
 
 
 async def test_an_engine_has_at_most_its_concurrency_of_runs_at_work(address: str) -> None:
+    AT_WORK["wanted"] = 3
     async with hf.open(address, drive=False) as client:
         runs = [await client.start(many_first, n=n) for n in range(12)]
         async with hf.open(address, concurrency=3):
@@ -332,6 +335,7 @@ async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(
 
 
 async def test_runs_that_are_about_to_wake_take_room(address: str) -> None:
+    AT_WORK["wanted"] = 2
     asleep = await _asleep_and_due(address, many_sleepy_long, *({"n": n} for n in range(8)))
     async with hf.open(address, concurrency=2) as engine:
         for run_id in asleep:
@@ -369,6 +373,7 @@ async def test_runs_that_wait_for_their_workflows_place_do_not_keep_others_out(a
 
 
 async def test_a_nodes_concurrency_counts_over_all_engines(address: str) -> None:
+    AT_WORK["wanted"] = 2
     async with hf.open(address) as one, hf.open(address) as two:
         runs = [await engine.start(many_limited_node, n=n) for n in range(6) for engine in (one, two)]
         assert len([await run.result(timeout=60) for run in runs]) == 12

@@ -190,7 +190,7 @@ async def test_a_lazy_run_commits_after_a_thousand_events(db: Path) -> None:
 async def test_an_interval_run_commits_by_itself_after_its_interval(db: Path) -> None:
     gate = Gate()
 
-    @hf.workflow(persistence="interval:50ms")
+    @hf.workflow(persistence="interval:1s")
     async def steady(ctx: hf.Context) -> int:
         await ctx.step(add, 1)
         assert "StepCompleted" not in _rows(db)

@@ -348,6 +348,7 @@ async def test_an_orderly_stop_is_no_win(tmp_path: Path) -> None:
 
     path = tmp_path / "runs.db"
     async with hf.open(url(path)) as engine:
+        hold_time(engine)
         run = await engine.start(race_over_a_stop, run_id="r")
         await until_async(lambda: _waits(run, 2))
     async with hf.open(url(path)) as engine:

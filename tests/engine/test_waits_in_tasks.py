@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine import resting
+from holdfast.engine.engine import Engine
 from holdfast.testing import Harness, harness
 from tests.engine.kit import check_file, hold_time, types, until, until_async, url
 
@@ -234,11 +236,12 @@ async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path:
             ended.append("left" if ctx.leaving else "ended")
         return "worked"
 
-    async with hf.open(url(tmp_path / "runs.db"), idle_seconds=0.3) as engine:
+    async with hf.open(url(tmp_path / "runs.db"), idle_seconds=60) as engine:
         run = await engine.start(goes_on_by_itself)
         await until_async(lambda: _is(run, "suspended"))
         _is_over(limit)
         await working.wait()
+        _has_waited_long(engine)
         await until_async(lambda: _is(run, "running"))
         assert await run.waits() == []
         go_on.set()
@@ -310,13 +313,15 @@ async def test_a_body_that_lets_go_of_a_wait_is_not_left_in_its_middle(tmp_path:
             ended.append("left" if ctx.leaving else "ended")
         return "worked"
 
-    async with hf.open(url(tmp_path / "runs.db"), idle_seconds=0.4) as engine:
+    async with hf.open(url(tmp_path / "runs.db"), idle_seconds=60) as engine:
         run = await engine.start(lets_go_of_a_wait)
         await until_async(lambda: _is(run, "suspended"))
         _is_over(limit)
         await working.wait()
-        asyncio.get_running_loop().call_later(0.6, go_on.set)  # longer than a suspended run stays
-        assert await run.result() == "worked"
+        assert await run.status() == "suspended"
+        _has_waited_long(engine)
+        go_on.set()
+        assert await run.result(timeout=30) == "worked"
     assert ended == ["ended"]
     check_file(tmp_path / "runs.db")
 
@@ -388,6 +393,12 @@ async def _has(run: Any, kind: str, times: int = 1) -> bool:
 def _is_over(limit: asyncio.Timeout) -> None:
     """What a body's own limit cuts off is cut off now."""
     limit.reschedule(asyncio.get_running_loop().time())
+
+
+def _has_waited_long(engine: Engine) -> None:
+    """The time is over that a run which waits stays in memory."""
+    (actor,) = engine.actors.values()
+    resting._evict(actor)
 
 
 async def _is(run: Any, status: str) -> bool:

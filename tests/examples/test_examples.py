@@ -216,9 +216,20 @@ def test_the_demo_kills_a_run_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "crash_demo.py"), "--seconds", "0.6"]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "reused      7  had completed before the kill" in ran.stdout
-    assert "run again   3  were under way when the process died; now attempt 2: photos 07, 08, 09" in ran.stdout
-    assert "run once    4  had not begun yet: photos 10, 11, 12, then bind" in ran.stdout
+    parts = {
+        "reused": r"reused +(\d+)  had completed before the kill; .+: sort_photos, then photos (.+)",
+        "again": r"run again +(\d+)  were under way when the process died; now attempt 2: photos (.+)",
+        "once": r"run once +(\d+)  had not begun yet: photos (.+), then bind",
+    }
+    found = {name: re.search(part, ran.stdout) for name, part in parts.items()}
+    assert None not in found.values(), ran.stdout
+    counts = {name: int(part[1]) for name, part in found.items() if part}
+    photos = [photo for part in found.values() if part for photo in part[2].split(", ")]
+    # 7, 3 and 4, but where the machine stands still for a moment just when the process is to be killed
+    assert counts["reused"] >= 7
+    assert 1 <= counts["again"] <= 3
+    assert sum(counts.values()) == 14
+    assert photos == [f"{number:02}" for number in range(1, 13)]
     assert ran.stdout.endswith("Nothing was lost, and nothing that was done was done again.\n")
     assert list((tmp_path / "tmp").iterdir()) == []
 
