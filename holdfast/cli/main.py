@@ -153,12 +153,13 @@ def _usage_message(error: Any) -> str:
 
 
 def _explain(error: Exception) -> int:
-    from holdfast.model.errors import HoldfastError
+    from holdfast.model.errors import CorruptJournal, HoldfastError
 
     if isinstance(error, HoldfastError):
         if output.debug:
             traceback.print_exception(error)
-        return output.complain(error.code, error.message, exit_code(error))
+        way_out = "; `holdfast doctor --deep` says what is damaged" if isinstance(error, CorruptJournal) else ""
+        return output.complain(error.code, error.message + way_out, exit_code(error))
     if output.debug:
         traceback.print_exception(error)
     kind = type(error).__name__

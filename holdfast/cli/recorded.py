@@ -10,27 +10,33 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.cli.crowds import UNFINISHED
-from holdfast.model import events as ev
-from holdfast.model.errors import HoldfastError, MissingCode
+from holdfast.engine.reads import creation_of
+from holdfast.model.errors import CorruptJournal, HoldfastError, MissingCode
 from holdfast.model.handlers import CodeLocation
 from holdfast.store.api import RunRow, Store
 from holdfast.store.urls import database_file
 from holdfast.worker.loading import load_file, load_recorded
 
+Places = list[CodeLocation] | CorruptJournal
+"""Where the code of a run was, or why nobody knows that any more."""
 
-def locations(store: Store, row: RunRow) -> list[CodeLocation]:
+
+def locations(store: Store, row: RunRow) -> Places:
     """Where the code of a run and of its unfinished children was when they began."""
     found: dict[CodeLocation, None] = {}
     family = store.runs(status=UNFINISHED, root_no=row.root_no, limit=1000)
     for member in [row, *(m for m in family if m.run_no != row.run_no)]:
-        created: ev.RunCreated = ev.decode(*store.event_data(member.run_no, [1])[1])
+        try:
+            created = creation_of(store, member)
+        except CorruptJournal as damage:
+            return damage
         if created.code is not None:
             found[msgspec.convert(created.code, CodeLocation)] = None
     return list(found)
 
 
 def load(
-    rows: Sequence[RunRow], locations: dict[int, list[CodeLocation]], code: str | None, url: str
+    rows: Sequence[RunRow], locations: dict[int, Places], code: str | None, url: str
 ) -> tuple[list[RunRow], list[HoldfastError]]:
     """Import what the runs need; the runs whose code is there, and why the others' is not."""
     if code is not None:
@@ -41,8 +47,12 @@ def load(
     missing: list[HoldfastError] = []
     tried: dict[CodeLocation, HoldfastError | None] = {}
     for row in rows:
+        places = locations.get(row.run_no, []) if code is None else []
+        if isinstance(places, CorruptJournal):
+            missing.append(places)
+            continue
         problem: HoldfastError | None = None
-        for location in locations.get(row.run_no, ()) if code is None else ():
+        for location in places:
             if location not in tried:
                 tried[location] = _try(location, database)
             problem = problem or tried[location]

@@ -6,29 +6,36 @@ Never: is needed to go on with a run (its rows are enough); only to branch, reco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.engine.reads import readable
 from holdfast.engine.versions import Versions
 from holdfast.model import events as ev
 from holdfast.model import lineage
-from holdfast.model.errors import CorruptJournal, InvalidInput
+from holdfast.model.errors import CorruptJournal, IllegalTransition, InvalidInput
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import Branch
 from holdfast.model.state import RunState
 from holdfast.store.api import EventRow, RunRow, Store
 
 
-def entry_of(row: EventRow) -> ev.Entry:
-    """A stored event, decoded."""
-    return ev.Entry(row.seq, row.at, ev.decode(row.type, row.data), row.node, row.path, row.visit, row.branch)
+def entry_of(run_id: str, row: EventRow) -> ev.Entry:
+    """A stored event of a run, decoded."""
+    event = readable(run_id, row.seq, row.type, row.data)
+    return ev.Entry(row.seq, row.at, event, row.node, row.path, row.visit, row.branch)
 
 
 class History:
-    """Everything that happened to one run, on all its branches."""
+    """Everything that happened to one run, on all its branches. A journal that makes no sense is CorruptJournal."""
 
     def __init__(self, store: Store, versions: Versions, row: RunRow) -> None:
         self.row = row
         self._versions = versions
         self.rows = store.events(row.run_no)
-        self.entries = [entry_of(event) for event in self.rows]
+        self.entries = [entry_of(row.run_id, event) for event in self.rows]
+        if not self.entries or type(self.entries[0].event) is not ev.RunCreated:
+            raise CorruptJournal(f"the journal of run {row.run_id} does not begin with its creation")
         self.branches: dict[int, Branch] = lineage.branches_of(self.entries)
         if row.branch not in self.branches:
             raise CorruptJournal(f"run {row.run_id} is on branch {row.branch}, of which its journal knows nothing")
@@ -54,14 +61,27 @@ class History:
     def line(self, branch: int) -> list[ev.Entry]:
         """The events of a branch's line of history."""
         self.branch(branch)
-        return lineage.lineage(self.entries, branch, self.plan)
+        with self._making_sense():
+            return lineage.lineage(self.entries, branch, self.plan)
 
     def state(self, branch: int, line: list[ev.Entry] | None = None) -> RunState:
         """What a branch came to; `changed` lists every instance of it."""
-        row = self.row
-        found = lineage.fold(self.plan_of(branch), row.run_no, row.run_id, self.line(branch) if line is None else line)
+        line = self.line(branch) if line is None else line
+        with self._making_sense():
+            found = lineage.fold(self.plan_of(branch), self.row.run_no, self.row.run_id, line)
         found.branch = branch
         return found
 
     def hash_at(self, seq: int) -> bytes:
         return next(row.hash for row in self.rows if row.seq == seq)
+
+    @contextmanager
+    def _making_sense(self) -> Iterator[None]:
+        """Events that cannot follow each other lead to anything."""
+        try:
+            yield
+        except CorruptJournal as error:
+            raise CorruptJournal(f"run {self.row.run_id}: {error.message}") from None
+        except (IllegalTransition, AssertionError, LookupError, ValueError, AttributeError, TypeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise CorruptJournal(f"the journal of run {self.row.run_id} does not make sense: {why}") from error

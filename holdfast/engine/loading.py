@@ -19,11 +19,11 @@ from holdfast.engine.actor import RunActor
 from holdfast.engine.inbox import deliver
 from holdfast.engine.isolation import is_suspect
 from holdfast.engine.leases import is_dead
+from holdfast.engine.reads import creation_of
 from holdfast.engine.rows import UNREADABLE, child_of, held_signals, state_from_rows
 from holdfast.model import commands as cmd
-from holdfast.model import events as ev
 from holdfast.model import handlers
-from holdfast.model.errors import CannotBeRepaired
+from holdfast.model.errors import CannotBeRepaired, CorruptJournal
 from holdfast.model.graph import Plan
 from holdfast.model.state import HeldSignal, RunState, code_hash
 from holdfast.model.statuses import NodeStatus, RunStatus
@@ -106,7 +106,7 @@ class Loading:
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
             try:
-                changed = self._changed_code(actor, codes) if actor.runs_here() else ()
+                changed = self._changed_code(row, actor, codes) if actor.runs_here() else ()
             except UNREADABLE as e:
                 await self._hold_damaged(row, e)
                 continue
@@ -176,15 +176,14 @@ class Loading:
     def _bring_undo(self, actor: RunActor) -> None:
         actor.tell(supplies.undo(actor.plan, self._engine.store.nodes(actor.run_no)))
 
-    def _changed_code(self, actor: RunActor, codes: dict[int, _Code]) -> tuple[tuple[str, str, str], ...]:
+    def _changed_code(self, row: RunRow, actor: RunActor, codes: dict[int, _Code]) -> tuple[tuple[str, str, str], ...]:
         """Handlers whose code is not the one that the run began with. `codes` is filled with what runs share."""
         now = codes.get(id(actor.plan))
         if now is None:
             now = codes[id(actor.plan)] = _Code.of(actor.plan)
         if not now.fingerprints or now.hash == actor.state.fold.code_hash:
             return ()
-        created: Any = ev.decode(*self._engine.store.event_data(actor.run_no, [1])[1])
-        was = created.fingerprints
+        was = creation_of(self._engine.store, row).fingerprints
         return tuple((n, was[n], fp) for n, fp in sorted(now.fingerprints.items()) if n in was and was[n] != fp)
 
     async def _leave_to_others(self, row: RunRow, plan: Plan) -> bool:
@@ -192,7 +191,7 @@ class Loading:
         to itself now."""
         engine = self._engine
         now = engine.clock.now()
-        created: Any = ev.decode(*(await engine.read(engine.store.event_data, row.run_no, [1]))[1])
+        created = await engine.read(creation_of, engine.store, row)
         engines = await engine.read(engine.store.engines)
         others = [e for e in engines if e.engine != engine.lease.engine and not is_dead(e, now)]
         for offer in (offers.decode(other.can_run) for other in others):
@@ -218,7 +217,8 @@ class Loading:
         return True
 
     async def _hold_damaged(self, row: RunRow, error: Exception) -> None:
-        await self._hold(row, f"corrupt: {type(error).__name__}: {error}")
+        why = str(error) if isinstance(error, CorruptJournal) else f"{type(error).__name__}: {error}"
+        await self._hold(row, f"corrupt: {why}")
 
     async def _hold(self, row: RunRow, why: str) -> None:
         log.error("run %s is put on hold: %s", row.run_id, why)

@@ -6,6 +6,7 @@ Never: changes anything. State rows are of the current branch only, so a past is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -99,9 +100,7 @@ def branches_json(store: Store, history: History) -> list[dict[str, Any]]:
         for entry in history.entries
         if type(entry.event) in REQUESTS.values()
     }
-    own = dict.fromkeys(history.branches, 0)
-    for entry in history.entries:
-        own[entry.branch] += 1
+    own = Counter(entry.branch for entry in history.entries)
     origins = {row.branch: row.origin_no for row in store.branches(history.row.run_no) if row.origin_no is not None}
     shown = []
     for b in history.branches.values():

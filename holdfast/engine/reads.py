@@ -56,7 +56,7 @@ def event_views(store: Store, run_no: int, after: int = 0, limit: int | None = N
 def _view(row: EventRow) -> EventView:
     try:
         data = msgspec.json.decode(row.data)
-    except msgspec.DecodeError:
+    except ValueError:  # no JSON, or not even text
         data = {"unreadable": True}
     return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data, row.visit)
 
@@ -73,9 +73,16 @@ def run_json(store: Store, row: RunRow) -> dict[str, Any]:
 
 
 def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -> dict[str, Any]:
-    terminal = (
-        terminal_event(store, row) if row.status in RUN_TERMINAL and (full or row.status != "completed") else None
-    )
+    terminal, error = None, None
+    if row.status in RUN_TERMINAL and (full or row.status != "completed"):
+        try:
+            terminal = terminal_event(store, row)
+        except CorruptJournal as damage:
+            if full:
+                raise
+            error = ev.ErrorInfo(damage.code, damage.message)  # the others of a list are shown, whatever is wrong here
+    if isinstance(terminal, ev.RunFailed):
+        error = terminal.error
     shown: dict[str, Any] = {
         "run_id": row.run_id,
         "workflow": row.workflow,
@@ -85,11 +92,9 @@ def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -
         "queue": row.queue,
     }
     if full:
-        seq = input_seq(row)
-        holder = ev.decode(*store.event_data(row.run_no, [seq])[seq])
-        shown["input"] = msgspec.json.decode(holder.input)
+        shown["input"] = input_of(store, row)
         shown["result"] = msgspec.json.decode(terminal.result) if isinstance(terminal, ev.RunCompleted) else None
-    shown["error"] = _run_error(terminal)
+    shown["error"] = None if error is None else error_json(error)
     shown["waits"] = [wait.as_json() for wait in waits]
     if full:
         shown["nodes"] = nodes_json(store, row)
@@ -103,9 +108,37 @@ def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -
     return shown
 
 
-def input_seq(row: RunRow) -> int:
-    """The event that holds a run's input."""
-    return _fold(row).input_seq
+def input_of(store: Store, row: RunRow) -> Any:
+    """The input that a run works with: what it was given, or what somebody made of that since."""
+    seq = _fold(row).input_seq
+    holder = event_at(store, row, seq)
+    if not isinstance(holder, ev.RunCreated | ev.InputEdited):
+        raise CorruptJournal(f"event {seq} of run {row.run_id} should hold its input, and is a {type(holder).__name__}")
+    return msgspec.json.decode(holder.input)
+
+
+def creation_of(store: Store, row: RunRow) -> ev.RunCreated:
+    """How a run began."""
+    first = event_at(store, row, 1)
+    if not isinstance(first, ev.RunCreated):
+        raise CorruptJournal(f"the journal of run {row.run_id} does not begin with its creation")
+    return first
+
+
+def event_at(store: Store, row: RunRow, seq: int) -> Any:
+    """One event of a run's journal, which must be there."""
+    held = store.event_data(row.run_no, [seq]).get(seq)
+    if held is None:
+        raise CorruptJournal(f"event {seq} of run {row.run_id} is missing from its journal")
+    return readable(row.run_id, seq, *held)
+
+
+def readable(run_id: str, seq: int, type_name: str, data: bytes) -> Any:
+    """An event, decoded. Raises CorruptJournal, which says of which event."""
+    try:
+        return ev.decode(type_name, data)
+    except CorruptJournal as error:
+        raise CorruptJournal(f"event {seq} of run {run_id}: {error.message}") from None
 
 
 def current_visits(row: RunRow) -> dict[str, int]:
@@ -114,7 +147,10 @@ def current_visits(row: RunRow) -> dict[str, int]:
 
 
 def _fold(row: RunRow) -> Fold:
-    fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)
+    try:
+        fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)
+    except ValueError as error:  # no JSON, or not even text
+        raise CorruptJournal(f"the row of run {row.run_id} cannot be read: {error}") from None
     return fold
 
 
@@ -122,17 +158,13 @@ def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
     """Those of some events that the line of history of a run's current branch may have, by their branch alone."""
     if row.branch == ROOT_BRANCH:
         return events
-    ancestors = msgspec.json.decode(row.fold or b"{}", type=Fold).ancestors
+    ancestors = _fold(row).ancestors
     return [event for event in events if is_in(ancestors, row.branch, event.branch, event.seq)]
 
 
 def shown_status(row: RunRow) -> str:
     """A run on hold is suspended, whatever it was doing when the engine put it there."""
     return "suspended" if row.hold is not None and row.status not in RUN_TERMINAL else row.status
-
-
-def _run_error(terminal: Any) -> dict[str, Any] | None:
-    return error_json(terminal.error) if isinstance(terminal, ev.RunFailed) else None
 
 
 def error_json(error: ev.ErrorInfo) -> dict[str, Any]:
@@ -152,7 +184,7 @@ def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
     """Every instance that has a row, then the nodes of the definition that have none yet."""
     found = store.nodes(row.run_no)
     values = _outputs(store, row, found)
-    shown = [_node_json(node, values.get(node.output_seq)) for node in found]
+    shown = [_node_json(row.run_id, node, values.get(node.output_seq)) for node in found]
     seen = {(node.node, node.visit) for node in found if node.path == "."}
     visits = current_visits(row)
     version = store.version(row.workflow, row.version)
@@ -183,10 +215,10 @@ def _outputs(store: Store, row: RunRow, nodes: list[NodeRow]) -> dict[int, tuple
     return store.event_data(row.run_no, seqs) if seqs else {}
 
 
-def _node_json(node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
+def _node_json(run_id: str, node: NodeRow, held: tuple[str, bytes] | None) -> dict[str, Any]:
     output, error = None, None
     if held is not None:
-        event = ev.decode(*held)
+        event = readable(run_id, node.output_seq, *held)
         if isinstance(event, ev.NodeFailed):
             error = error_json(event.error)
         elif isinstance(event, ev.OutputEdited | ev.NodeSuspended) or (
@@ -222,7 +254,7 @@ def terminal_event(store: Store, row: RunRow) -> Any:
     found = store.events(row.run_no, max(0, row.last_seq - 4), types=("RunCompleted", "RunFailed", "RunCancelled"))
     if not found:
         raise CorruptJournal(f"run {row.run_id} has {row.status}, but its journal does not say how")
-    return ev.decode(found[-1].type, found[-1].data)
+    return readable(row.run_id, found[-1].seq, found[-1].type, found[-1].data)
 
 
 def find_run(store: Store, run_id: str) -> RunRow:

@@ -166,7 +166,7 @@ class _Telling:
     def _fold(self) -> dict[str, Any]:
         try:
             found: dict[str, Any] = msgspec.json.decode(self._row.fold or b"{}")
-        except msgspec.DecodeError:
+        except ValueError:
             return {}  # `holdfast doctor` tells
         return found
 

@@ -9,6 +9,7 @@ On crash: SQLite recovers from the WAL at the next open: every commit that retur
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -309,13 +310,21 @@ def _land(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Landed]:
 def _claim(cursor: apsw.Cursor, engine: str, run_nos: Sequence[int]) -> dict[int, RunRow]:
     ((found,),) = cursor.execute(_SQL["winnable"], (engine, as_json(run_nos))).fetchall()
     won: dict[int, RunRow] = {}
-    for row in _winnable(str(found)):
+    for row in _decode_winnable(cast(bytes, found)):
         row[_HEAD_HASH] = bytes.fromhex(row[_HEAD_HASH])
-        row[_FOLD] = None if row[_FOLD] is None else row[_FOLD].encode()
+        row[_FOLD] = None if row[_FOLD] is None else row[_FOLD].encode(errors="surrogateescape")
         won[row[0]] = run_row(row)
     if won:
         cursor.execute(_SQL["claim"], (engine, as_json(list(won))))
     return won
+
+
+def _decode_winnable(found: bytes) -> list[list[Any]]:
+    try:
+        return _winnable(found)
+    except UnicodeDecodeError:  # one of them is damaged, and must not keep us from the others
+        damaged: list[list[Any]] = json.loads(found.decode(errors="surrogateescape"))
+        return damaged
 
 
 def _send(cursor: apsw.Cursor, messages: Sequence[MessageRow]) -> list[Sent]:

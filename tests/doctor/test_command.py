@@ -99,6 +99,21 @@ def test_work_that_nobody_drives_is_told_after_the_time_that_was_given(shop: Pro
     assert shop.cli("doctor", "--deep", "--orphan-seconds", "0").returncode == 0
 
 
+def test_a_run_that_does_not_say_where_its_code_was_keeps_no_other_from_going_on(shop: Project) -> None:
+    for run_id in ("whole", "damaged"):
+        shop.cli("start", "flows.py:sleeper", "--run-id", run_id)
+    harm(db(shop), "DELETE FROM run_events WHERE run_no = {damaged} AND seq = 1")
+    told = "event 1 of run damaged is missing from its journal"
+    for verb in ("resume", "recover"):
+        done = shop.cli(verb, "damaged", "-q")
+        assert done.returncode == 1
+        assert done.stderr == f"holdfast: {told}; `holdfast doctor --deep` says what is damaged\n"
+    done = shop.cli("resume", "--all", "-q")
+    assert done.returncode == 1
+    assert f"holdfast: {told}\n" in done.stderr
+    assert shop.json("show", "whole")["status"] == "completed"
+
+
 def test_a_run_that_does_not_exist_is_wrong_usage(shop: Project) -> None:
     for verb in ("doctor", "why"):
         done = shop.cli(verb, "nobody")

@@ -6,12 +6,13 @@ open, and asks the doctor.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 import holdfast as hf
 from holdfast.engine.doctor.check import check
@@ -130,15 +131,19 @@ def opened(path: Path) -> Iterator[SqliteStore]:
 
 
 def harm(path: Path, *statements: str, **values: object) -> None:
-    """Plain SQL on a file that nobody has open. `{done}`, `{asleep}`, ... are numbers of runs; `values` are more."""
-    connection = sqlite3.connect(path)
-    numbers = {run_id: no for no, run_id in connection.execute("SELECT run_no, run_id FROM run_state")}
-    with connection:
+    """Plain SQL. `{done}`, `{asleep}`, ... are numbers of runs; `values` are more.
+
+    By the SQLite that the store uses: where two are in one process, the one that closes a file takes the locks, and the
+    WAL, from the other."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.set_busy_timeout(60_000)
+        connection.execute("BEGIN IMMEDIATE")
+        numbers = {run_id: no for no, run_id in connection.execute("SELECT run_no, run_id FROM run_state")}
         for statement in statements:
             for name, value in (numbers | values).items():
                 statement = statement.replace(f"{{{name}}}", str(value))
             connection.execute(statement)
-    connection.close()
+        connection.execute("COMMIT")
 
 
 def examine(path: Path, *, deep: bool = False, run_ids: list[str] | None = None, **options: Any) -> Report:

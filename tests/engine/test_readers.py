@@ -16,6 +16,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.readers import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
 from holdfast.store.api import MessageRow
+from tests.doctor.ward import harm
 from tests.engine.kit import PATIENCE_SECONDS, check_file, owner, until, url
 
 T = TypeVar("T")
@@ -301,6 +302,17 @@ async def test_a_run_whose_commit_was_refused_and_that_could_not_be_read_again_i
     assert await run.result(timeout=20) == 1
 
 
+async def test_a_run_whose_row_is_no_text_is_put_on_hold_and_its_neighbours_go_on(engine: Engine, db: Path) -> None:
+    numbers = [number(engine, await left(engine)) for _ in range(3)]
+    harm(db, "UPDATE run_state SET fold = x'22ff22' WHERE run_no = {damaged}", damaged=numbers[1])
+    await engine.recovery.claim(numbers)
+    assert sorted(engine.actors) == [numbers[0], numbers[2]]
+    (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
+    assert row.hold is not None
+    assert row.hold.startswith("corrupt: ")
+    harm(db, "DELETE FROM run_state WHERE run_no = {damaged}", damaged=numbers[1])  # the others are proved later
+
+
 async def test_a_damaged_run_whose_code_has_changed_is_put_on_hold_and_its_neighbours_go_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +327,7 @@ async def test_a_damaged_run_whose_code_has_changed_is_put_on_hold_and_its_neigh
     await engine.recovery.claim(numbers)
     assert sorted(engine.actors) == [numbers[0], numbers[2]]
     (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
-    assert row.hold == "corrupt: KeyError: 1"
+    assert row.hold == f"corrupt: event 1 of run {row.run_id} is missing from its journal"
 
 
 async def test_mail_that_could_not_be_looked_for_is_looked_for_again(

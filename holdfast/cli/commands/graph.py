@@ -16,7 +16,7 @@ from holdfast.engine.waits import Wait, wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
 from holdfast.model.definition import Definition
-from holdfast.model.errors import UnknownRun, UsageError
+from holdfast.model.errors import CorruptJournal, UnknownRun, UsageError
 from holdfast.store.api import RunRow, Store
 from holdfast.worker.loading import load_target
 
@@ -47,7 +47,10 @@ def command(
         with databases.reading(db) as store:
             row = databases.find(store, what)
             found = store.version(row.workflow, row.version)
-            assert found is not None
+            if found is None:
+                raise CorruptJournal(
+                    f"run {row.run_id} follows version {row.version} of {row.workflow}, which is not there"
+                )
             definition = definitions.decode(found.definition)
             statuses, notes = of_run(store, row, definition)
     except UnknownRun as error:

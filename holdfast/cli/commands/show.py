@@ -81,8 +81,7 @@ def _print_paths(found: Paths, json: bool) -> None:
 def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -> list[str]:
     """A run in lines, with what can be done about it."""
     terminal = reads.terminal_event(store, row) if row.status in RUN_TERMINAL else None
-    created: ev.RunCreated = ev.decode(*store.event_data(row.run_no, [1])[1])
-    seq = reads.input_seq(row)
+    created = reads.creation_of(store, row)
     lines = [*_head(store, row)]
     if isinstance(terminal, ev.RunFailed):
         lines += ["", *_failure(store, row, created, terminal)]
@@ -91,8 +90,7 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
         lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
-    given = msgspec.json.decode(ev.decode(*store.event_data(row.run_no, [seq])[seq]).input)
-    lines += ["", f"input     {_value(given)}"]
+    lines += ["", f"input     {_value(reads.input_of(store, row))}"]
     if isinstance(terminal, ev.RunCompleted):
         lines.append(f"result    {_value(msgspec.json.decode(terminal.result))}")
     lines += ["", *_nodes(store, row, nodes_max)]

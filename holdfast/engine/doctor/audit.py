@@ -218,7 +218,7 @@ class Audit:
         """The state is now the fold of the branch's lineage: begin again, with what it inherits."""
         e: ev.BranchOpened = entry.event
         rows = self._kept if self._recall is None else self._recall(entry.seq)
-        entries = [entry_of(row) for row in rows if row.seq < entry.seq]
+        entries = [entry_of(self.run_id, row) for row in rows if row.seq < entry.seq]
         self.branches = branches_of(entries)
         known = len(self.violations)
         legality.check(self, entry)
