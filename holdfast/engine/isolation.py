@@ -180,7 +180,10 @@ class Isolation:
         return not any(a.mailbox or a.in_flight for a in self._engine.actors.values()) and self._no_body_runs()
 
     def _no_body_runs(self) -> bool:
-        return not any(self._is_busy(actor, NodeStatus.RUNNING) for actor in self._engine.actors.values())
+        """Whatever its rows say, a run has none that waits for a place among those of its workflow: it was cut off. The
+        place may be that of a suspect, who waits until no body runs."""
+        at_work = [actor for actor in self._engine.actors.values() if not actor.awaits_place]
+        return not any(self._is_busy(actor, NodeStatus.RUNNING) for actor in at_work)
 
     def _is_busy(self, actor: RunActor, *statuses: NodeStatus) -> bool:
         """Whether a body of this run is in one of these statuses and does not merely wait."""

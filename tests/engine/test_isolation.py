@@ -61,14 +61,17 @@ def db(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
 
-async def cut_off(db: Path, workflow: Any, recoveries: int, **inputs: Any) -> None:
-    """Leave a run `suspect` as engines leave it that died while it ran, several times in a row."""
+async def cut_off(db: Path, workflow: Any, recoveries: int, run_id: str = "suspect", **inputs: Any) -> None:
+    """Leave a run as engines leave it that died while it ran, several times in a row."""
     async with hf.open(url(db), recover=False, grace_seconds=0) as engine:
-        await engine.start(workflow, run_id="suspect", **inputs)
-        await until(lambda: engine.store.run("suspect").status == "running")
+        await engine.start(workflow, run_id=run_id, **inputs)
+        await until(lambda: engine.store.run(run_id).status == "running")
         connection = apsw.Connection(str(db))
         connection.set_busy_timeout(10_000)
-        connection.execute("UPDATE run_state SET token = token + 1, engine = NULL, recoveries = ?", (recoveries,))
+        connection.execute(
+            "UPDATE run_state SET token = token + 1, engine = NULL, recoveries = ? WHERE run_id = ?",
+            (recoveries, run_id),
+        )
         connection.close()
     inside.clear()
 
@@ -195,6 +198,20 @@ async def test_a_suspect_waits_for_a_place_that_another_engine_holds_and_holds_n
             assert await second.get("suspect").result(timeout=30) == "suspect"
             assert inside == ["holder", "other", "suspect"]
             await until(lambda: not second.slots.used())
+
+
+async def test_a_suspect_does_not_wait_for_those_who_wait_for_its_place(db: Path) -> None:
+    """Both were cut off, and the rows of both say that a body runs."""
+    gates.update(suspect=asyncio.Event(), other=asyncio.Event())
+    await cut_off(db, isolation_one_at_a_time, 2, name="suspect")
+    await cut_off(db, isolation_one_at_a_time, 0, run_id="other", name="other")
+    async with hf.open(url(db)) as engine:
+        await until(lambda: inside == ["suspect"])
+        for gate in gates.values():
+            gate.set()
+        assert await engine.get("suspect").result(timeout=30) == "suspect"
+        assert await engine.get("other").result(timeout=30) == "other"
+    assert inside == ["suspect", "other"]
 
 
 async def test_a_suspect_that_ends_elsewhere_gives_its_place_back(db: Path) -> None:
