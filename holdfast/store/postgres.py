@@ -169,7 +169,7 @@ class PostgresStore(PostgresDoctor):
         earlier: list[tuple[int, int]] = []
 
         async def write(raw: Raw, _: bool) -> int:
-            async with in_transaction(raw):
+            async with in_transaction(raw, *(self._sql[used] for used in ("lock_pool", "has_committed", name))):
                 await raw.fetch(self._sql["lock_pool"], key)
                 for places, transaction in earlier:
                     if await raw.fetchval(self._sql["has_committed"], str(transaction)):

@@ -97,8 +97,13 @@ limit that somebody has set already stays. Of this transaction only: nothing is 
 
 
 @asynccontextmanager
-async def in_transaction(raw: Raw) -> AsyncIterator[None]:
-    """Several statements, as one."""
+async def in_transaction(raw: Raw, *statements: str) -> AsyncIterator[None]:
+    """Several statements, as one. They are prepared before it begins: asyncpg would do that when it comes to each, in a
+    packet that asks for no end (Flush, not Sync), and a server that waits for what follows takes the session for busy
+    and not for idle. Whoever stood still right there would keep its locks for ever, with no limit to it."""
+    if raw._config.statement_cache_size:  # type: ignore[attr-defined]  # behind a pooler nothing is kept prepared
+        for statement in statements:
+            await raw._get_statement(statement, None)  # type: ignore[attr-defined]  # as `fetch` finds it then
     async with raw.transaction(isolation="read_committed"):
         await raw.execute(_ENDS_BY_ITSELF)
         yield

@@ -17,7 +17,7 @@ from holdfast.store.api import Check, Health, Rebuilt
 from holdfast.store.checks import Checks
 from holdfast.store.migrate import migrations
 from holdfast.store.postgres_connections import Raw, describe, in_transaction
-from holdfast.store.postgres_group import write_state
+from holdfast.store.postgres_group import state_of_run
 from holdfast.store.postgres_reads import PostgresReads
 from holdfast.store.postgres_statements import Statements
 
@@ -61,9 +61,19 @@ class PostgresDoctor(PostgresReads, Checks):
         return self._do(read, writes=False)
 
     def rebuild(self, rebuilt: Rebuilt) -> bool:
+        *columns, nodes, waits, timers = rebuilt
+        rebuild, is_rebuilt = self._sql["rebuild_run"], self._sql["is_rebuilt"]
+        done = (rebuilt.run_no, rebuilt.token + 1, rebuilt.last_seq, rebuilt.head_hash)
+        rows = [(self._sql[f"drop_{table}_of_run"], [rebuilt.run_no]) for table in ("nodes", "waits", "timers")]
+        rows += state_of_run(self._sql, nodes, waits, timers)
+
         async def write(connection: Raw, again: bool) -> bool:
-            async with in_transaction(connection):
-                return await _rebuild(connection, self._sql, rebuilt, again)
+            async with in_transaction(connection, rebuild, is_rebuilt, *(text for text, _ in rows)):
+                if not await connection.fetch(rebuild, *columns):
+                    return again and bool(await connection.fetch(is_rebuilt, *done))
+                for text, arguments in rows:
+                    await connection.fetch(text, *arguments)
+                return True
 
         return self._do(write)
 
@@ -72,14 +82,3 @@ class PostgresDoctor(PostgresReads, Checks):
 
     def close_inbox(self, run_no: int) -> int:
         return len(self._write("close_inbox_of_ended", (run_no,)))
-
-
-async def _rebuild(connection: Raw, sql: Statements, rebuilt: Rebuilt, again: bool) -> bool:
-    *columns, nodes, waits, timers = rebuilt
-    if not await connection.fetch(sql["rebuild_run"], *columns):
-        done = (rebuilt.run_no, rebuilt.token + 1, rebuilt.last_seq, rebuilt.head_hash)
-        return again and bool(await connection.fetch(sql["is_rebuilt"], *done))
-    for table in ("nodes", "waits", "timers"):
-        await connection.fetch(sql[f"drop_{table}_of_run"], rebuilt.run_no)
-    await write_state(connection, sql, nodes, waits, timers)
-    return True

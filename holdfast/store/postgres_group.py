@@ -129,25 +129,25 @@ class Landing:
 
     async def _write(self, rows: _Rows) -> None:
         """One statement, and so one transaction and one round trip, unless what follows has to see what it did."""
+        first = self._sql.group(rows.first)
         if not rows.follow:
-            await self._put(rows.first)
+            await self._put(*first)
             return
-        async with in_transaction(self._connection):
+        later = [self._sql.group([part]) for part in rows.later]
+        lock, close, drop = (self._sql[name] for name in ("lock_runs", "close_inbox", "drop_undeliverable"))
+        async with in_transaction(self._connection, lock, first[0], close, *(text for text, _ in later), drop):
             if rows.messages:
                 targets = {message[1] for message in rows.messages}
-                await self._connection.fetch(self._sql["lock_runs"], sorted(targets.union(rows.run_nos)))
-            await self._put(rows.first)
+                await self._connection.fetch(lock, sorted(targets.union(rows.run_nos)))
+            await self._put(*first)
             if rows.ended:
-                await self._connection.fetch(self._sql["close_inbox"], rows.ended)
-            for part in rows.later:
-                await self._put([part])
+                await self._connection.fetch(close, rows.ended)
+            for text, arguments in later:
+                await self._put(text, arguments)
             if rows.messages:
-                await self._put([("add_messages", rows.messages)])
-                sent = [message[0] for message in rows.messages]
-                await self._connection.fetch(self._sql["drop_undeliverable"], sent)
+                await self._connection.fetch(drop, [message[0] for message in rows.messages])
 
-    async def _put(self, parts: list[Part]) -> None:
-        text, arguments = self._sql.group(parts)
+    async def _put(self, text: str, arguments: list[Any]) -> None:
         (record,) = await self._connection.fetch(text, *arguments)
         self._wrote(record[0])
 
@@ -190,8 +190,9 @@ class _Rows:
             *(("put_waits", layer) for layer in waits[1:]),
             *(("put_timers", layer) for layer in timers[1:]),
             *(("settle_messages", layer) for layer in outcomes[0 if settled_last else 1 :] if layer),
+            *_part("add_messages", self.messages),
         ]
-        self.follow = bool(self.ended or self.messages or self.later)
+        self.follow = bool(self.ended or self.later)
         """Whether one statement is not enough."""
 
     def _fence(self) -> list[Part]:
@@ -239,19 +240,13 @@ class _Rows:
             self._take(child)
 
 
-async def write_state(
-    connection: Raw,
-    sql: Statements,
-    nodes: Sequence[NodeRow],
-    waits: Sequence[WaitRow],
-    timers: Sequence[TimerRow],
-) -> None:
-    """State rows alone, for a run whose rows are written anew."""
+def state_of_run(
+    sql: Statements, nodes: Sequence[NodeRow], waits: Sequence[WaitRow], timers: Sequence[TimerRow]
+) -> list[tuple[str, list[Any]]]:
+    """The statement that writes state rows alone, for a run whose rows are written anew; none when it has none."""
     rows: tuple[tuple[str, Sequence[Any]], ...] = (("put_nodes", nodes), ("put_waits", waits), ("put_timers", timers))
     parts = [part for name, some in rows for part in _part(name, list(some))]
-    if parts:
-        text, arguments = sql.group(parts)
-        await connection.fetch(text, *arguments)
+    return [sql.group(parts)] if parts else []
 
 
 def _move(commit: Commit, change: RunChange) -> tuple[Any, ...]:

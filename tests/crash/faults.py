@@ -2,7 +2,8 @@
 
 HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`: everything of a transaction
                             is written but its COMMIT; with a server: a statement is sent, and nobody hears the answer;
-                            or `transaction.open`, with a server: of several statements only the COMMIT is not sent
+                            or `transaction.open`, with a server: of several statements only the COMMIT is not sent;
+                            or `transaction.packet`, with a server: whatever is sent in the middle of a transaction
 CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continues it
 CRASH_FILE_BYTES=n          no file may grow beyond this (RLIMIT_FSIZE)
 CRASH_SYNC_FAILS=n          the n-th sync of a WAL fails, and every one after it
@@ -114,9 +115,16 @@ def _reach_statements_under_way() -> None:
 
     def dying_write(self: Any, data: bytes) -> None:
         write(self, data)
-        if EXECUTE in bytes(data) or b"COMMIT" in bytes(data):
-            assert dying.at is not None
+        sent = bytes(data)
+        assert dying.at is not None
+        if EXECUTE in sent or b"COMMIT" in sent:
             dying.at("transaction.end")
+        if b"BEGIN" in sent:
+            self._is_in_transaction = True
+        elif b"COMMIT" in sent or b"ROLLBACK" in sent:
+            self._is_in_transaction = False
+        if getattr(self, "_is_in_transaction", False):
+            dying.at("transaction.packet")
 
     selector_events._SelectorSocketTransport.write = dying_write
 

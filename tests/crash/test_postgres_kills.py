@@ -70,6 +70,17 @@ def test_f69_an_engine_that_stands_still_in_the_middle_of_a_transaction_keeps_no
     zombies.come_back(arena, zombie)
 
 
+@pytest.mark.parametrize("number", range(2, 9))
+def test_f69_whatever_it_has_sent_last_when_it_stands_still_in_a_transaction(arena: PostgresArena, number: int) -> None:
+    """Also what only prepares a statement: a server does not count the time for which it waits for the rest."""
+    arena.way = lambda url: f"{url}&idle_in_transaction_session_timeout=1s"
+    zombie = arena.start("queue:r", CRASH_STOP_AT=f"transaction.packet:{number}", HOLDFAST_LEASE_SECONDS="1")
+    arena.wait_for(zombie.is_stopped)
+    arena.finish()
+    assert arena.result("r") == ["r/first", "r/second"]
+    zombies.come_back(arena, zombie)
+
+
 @pytest.mark.parametrize("kind", ["answer", "signal"])
 def test_a_kill_at_any_write_neither_loses_nor_repeats_what_was_asked(arena: PostgresArena, kind: str) -> None:
     waits.test_a_kill_at_any_write_neither_loses_nor_repeats_what_was_asked(arena, kind, "who drives")
