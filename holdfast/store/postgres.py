@@ -25,6 +25,7 @@ from holdfast.store.postgres_changes import Changes
 from holdfast.store.postgres_connections import (
     LOST,
     ROLLED_BACK,
+    STATEMENT_SECONDS,
     Connection,
     Connections,
     Patience,
@@ -116,7 +117,7 @@ class PostgresStore(PostgresDoctor):
     def _prepare(self, connections: Connections) -> None:
         with connections.lend() as connection:
             connection.wait(migrate(connection.raw, self._sql, self._address.schema, self.url, create=self._create))
-            self._changes.look(_snapshot(connection, self._sql))
+            self._changes.look(_snapshot(connection, self._sql, STATEMENT_SECONDS))
 
     def close(self) -> None:
         """Closes every connection. Whoever waits for the server gives up. Closing twice is allowed."""
@@ -253,7 +254,7 @@ class PostgresStore(PostgresDoctor):
         try:
             with connections.lend_idle() as connection:
                 if connection is not None:
-                    told = self._changes.look(_snapshot(connection, self._sql))
+                    told = self._changes.look(_snapshot(connection, self._sql, LOOK_SECONDS))
                     self._is_away = False
                     return told
                 if connections.are_lent and not self._is_away:
@@ -390,8 +391,8 @@ class PostgresStore(PostgresDoctor):
             connections.close()
 
 
-def _snapshot(connection: Connection, sql: Statements) -> str:
-    ((text,),) = connection.wait(connection.raw.fetch(sql["snapshot"], timeout=LOOK_SECONDS))
+def _snapshot(connection: Connection, sql: Statements, seconds: float) -> str:
+    ((text,),) = connection.wait(connection.raw.fetch(sql["snapshot"], timeout=seconds))
     return str(text)
 
 

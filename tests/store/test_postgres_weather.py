@@ -328,16 +328,26 @@ def test_a_store_that_is_opened_when_the_server_goes_says_that_it_cannot_be_reac
         PostgresStore(meeting.store.url).open()
 
 
+def test_opening_waits_longer_for_an_answer_than_whoever_only_looks_for_changes(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "LOOK_SECONDS", 1e-9)
+    with closing(PostgresStore(url)) as store:
+        store.open()
+        assert store.changed() is None
+        assert store.runs() == []
+
+
 def test_a_commit_waits_as_often_as_a_timeout_of_the_server_stops_it(store: PostgresStore, url: str) -> None:
     (no,) = make_runs(store, 1)
-    hurried = PostgresStore(f"{url}&statement_timeout=1s")  # it has to be opened in that time, too
+    hurried = PostgresStore(f"{url}&statement_timeout=2s")  # it has to be opened in that time, too
     locked = threading.Event()
 
     async def hold(connection: asyncpg.Connection[Any]) -> None:
         async with connection.transaction():
             await connection.fetch(in_schema("SELECT 1 FROM holdfast.run_state FOR UPDATE", address(url).schema))
             locked.set()
-            await asyncio.sleep(2.5)  # several timeouts long
+            await asyncio.sleep(5)  # several timeouts long
 
     with ThreadPoolExecutor(1) as pool, closing(hurried):
         hurried.open()
