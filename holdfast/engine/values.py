@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -270,7 +270,7 @@ class Values:
             if ns.status is NodeStatus.FAILED:
                 return ["at", ns.output_seq]  # the failure itself is the item's value
         view = _View(_Instances(self._store, state, nodes), state)
-        return references.locate(cast(RunState, view), scope, scope.plan.result)
+        return references.locate(view, scope, scope.plan.result)
 
     def _prefetch(self, run_no: int, located: list[Any]) -> None:
         """One read for many items, in portions: a map of 100,000 must not be 100,000 reads."""

@@ -11,13 +11,13 @@ A located expression is an expression whose leaves are facts: ["at", seq, key...
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.model.expressions import Expr, chain, evaluate, follow, nodes_of, operands, pointer, wanted_of
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 
 if TYPE_CHECKING:
-    from holdfast.model.state import NodeState, OpenScope, RunState
+    from holdfast.model.state import Fold, Key, NodeState, OpenScope
 
 
 class Availability(Enum):
@@ -27,13 +27,28 @@ class Availability(Enum):
     """Skipped, or failed under `continue`: whoever needs it is skipped."""
 
 
+class Instances(Protocol):
+    """Instances by (node, path)."""
+
+    def get(self, key: Key, /) -> NodeState | None: ...
+
+
+class View(Protocol):
+    """What references are looked up in: a run's state, or that with instances of closed scopes laid over it."""
+
+    @property
+    def nodes(self) -> Instances: ...
+    @property
+    def fold(self) -> Fold: ...
+
+
 UNDONE = "~output"
 """The argument of a compensation: the output that it undoes, whatever its parameter is called."""
 
 READY, PENDING, ABSENT = Availability.READY, Availability.PENDING, Availability.ABSENT
 
 
-def lookup(state: RunState, scope: OpenScope, node: str) -> NodeState | None:
+def lookup(state: View, scope: OpenScope, node: str) -> NodeState | None:
     """The instance that a name means inside a scope; None while it is pending."""
     here: OpenScope | None = scope
     while here is not None:
@@ -44,7 +59,7 @@ def lookup(state: RunState, scope: OpenScope, node: str) -> NodeState | None:
     return None
 
 
-def availability(state: RunState, scope: OpenScope, expr: Expr) -> tuple[Availability, str | None]:
+def availability(state: View, scope: OpenScope, expr: Expr) -> tuple[Availability, str | None]:
     """Whether everything that `expr` needs is there, and if not for good, which node is to blame."""
     if not isinstance(expr, list):
         return READY, None
@@ -82,7 +97,7 @@ def availability(state: RunState, scope: OpenScope, expr: Expr) -> tuple[Availab
     return answer
 
 
-def locate(state: RunState, scope: OpenScope, expr: Expr) -> Any:
+def locate(state: View, scope: OpenScope, expr: Expr) -> Any:
     """The expression with its references replaced by the events that hold the values; null for what is absent."""
     if not isinstance(expr, list):
         return expr
@@ -109,7 +124,7 @@ def locate(state: RunState, scope: OpenScope, expr: Expr) -> Any:
     return [op, *(locate(state, scope, x) for x in expr[1:])]
 
 
-def choose_first(state: RunState, scope: OpenScope, expr: Expr) -> tuple[Expr] | None:
+def choose_first(state: View, scope: OpenScope, expr: Expr) -> tuple[Expr] | None:
     """The operand that `first` means (in a tuple: a constant null is a choice too), or None when all are absent."""
     for operand in expr[1:]:
         if availability(state, scope, operand)[0] is READY:
@@ -117,7 +132,7 @@ def choose_first(state: RunState, scope: OpenScope, expr: Expr) -> tuple[Expr] |
     return None
 
 
-def _choose_some(state: RunState, scope: OpenScope, expr: Expr) -> list[Expr]:
+def _choose_some(state: View, scope: OpenScope, expr: Expr) -> list[Expr]:
     """The n operands that completed earliest, in argument order. Later arrivals have higher seqs: it never changes."""
 
     def completed_at(operand: Expr) -> int:
@@ -129,7 +144,7 @@ def _choose_some(state: RunState, scope: OpenScope, expr: Expr) -> list[Expr]:
     return [ready[i] for i in sorted(earliest)]
 
 
-def _locate_chain(state: RunState, scope: OpenScope, leaf: tuple[str, ...], keys: tuple[str | int, ...]) -> Any:
+def _locate_chain(state: View, scope: OpenScope, leaf: tuple[str, ...], keys: tuple[str | int, ...]) -> Any:
     match leaf[0]:
         case "node":
             ns = lookup(state, scope, leaf[1])
@@ -148,7 +163,7 @@ def _locate_chain(state: RunState, scope: OpenScope, leaf: tuple[str, ...], keys
     return deeper(_locate_param(state, scope, leaf[1], leaf[2]), keys)
 
 
-def _locate_param(state: RunState, scope: OpenScope, scope_id: str, name: str) -> Any:
+def _locate_param(state: View, scope: OpenScope, scope_id: str, name: str) -> Any:
     here = _scope_named(scope, scope_id)
     owner, outside = here.owner, here.parent
     assert owner is not None
@@ -164,7 +179,7 @@ def _locate_param(state: RunState, scope: OpenScope, scope_id: str, name: str) -
     return owner.counters.carry
 
 
-def item_at(state: RunState, scope: OpenScope, over: Expr, index: int) -> Any:
+def item_at(state: View, scope: OpenScope, over: Expr, index: int) -> Any:
     """Item `index` of the list that a map runs over, located."""
     if isinstance(over, list):
         match over[0]:
@@ -214,7 +229,7 @@ class ParamsUnknown(Exception):
         self.scope_path = scope_path
 
 
-def judge(state: RunState, scope: OpenScope, expr: Expr) -> Any:
+def judge(state: View, scope: OpenScope, expr: Expr) -> Any:
     """The value of a condition, from captured values alone."""
 
     def read(e: Expr) -> Any:
@@ -235,7 +250,7 @@ def judge(state: RunState, scope: OpenScope, expr: Expr) -> Any:
     return evaluate(expr, read)
 
 
-def _captured(state: RunState, scope: OpenScope, leaf: tuple[str, ...], name: str) -> Any:
+def _captured(state: View, scope: OpenScope, leaf: tuple[str, ...], name: str) -> Any:
     match leaf[0]:
         case "node":
             ns = lookup(state, scope, leaf[1])
