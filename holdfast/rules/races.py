@@ -10,7 +10,7 @@ On crash: which races are decided is not stored. The memory of the body tells it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.model import commands as cmd
@@ -29,8 +29,9 @@ def answered(d: Draft, ns: NodeState, wait: WaitState) -> None:
         won(d, ns, call["races"][: call["decides"]])
 
 
-def won(d: Draft, ns: NodeState, races: Iterable[tuple[str, int]]) -> None:
-    """A call of a race has ended, and with it perhaps the race as a call of the next one: the others have lost."""
+def won(d: Draft, ns: NodeState, races: Iterable[Sequence[Any]]) -> None:
+    """A call of a race has ended, and with it perhaps the race as a call of the next one: the others have lost. Each
+    race is its name and the place of the call in it; of a wait they come as lists, from its JSON."""
     if ns.races is None:
         ns.races = {}
     for race, index in races:
