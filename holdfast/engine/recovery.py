@@ -174,8 +174,11 @@ class Recovery:
         due = await engine.read(
             lambda: engine.store.due_timers(now, at_once, names, roots, queues=engine.queues, after=after)
         )
+        claimed = await self.claim(sorted({timer.run_no for timer in due})) if due else 0
+        if due and engine.room() == 0:
+            return  # whoever found none, perhaps because others came meanwhile, is the first in the next look
         self._last_due = due[-1] if len(due) == at_once else None
-        if not due or (not await self.claim(sorted({timer.run_no for timer in due})) and engine.room() > 0):
+        if not claimed:
             took = engine.loop.time() - began  # for nothing: others have to drive those that are due
             self._next_due_look = began + took / LOOKING_SHARE
 

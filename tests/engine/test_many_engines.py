@@ -331,7 +331,7 @@ async def test_what_is_due_wakes_though_ready_runs_wait_for_every_place(
         async with hf.open(address, concurrency=1):
             for run in [*runs, client.get(asleep)]:
                 await run.result(timeout=60)
-    assert ORDER.index("sleepy 0") <= 3
+    assert ORDER.index("sleepy 0") < 10, "by turns; not behind all thirty"
 
 
 async def test_runs_that_are_about_to_wake_take_room(address: str) -> None:

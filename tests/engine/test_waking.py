@@ -215,6 +215,24 @@ async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch
     check_file(db)
 
 
+async def test_what_is_due_keeps_its_turn_when_others_take_the_room_while_it_is_looked_for(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
+        run = await engine.start(wak_asleep, name="due")
+        await evicted(engine, 1)
+    async with hf.open(url(db), concurrency=1) as engine:
+        await until(lambda: engine.store.due_timers(engine.clock.now(), 1, ["wak_asleep"]))
+        room, seen = engine.room, [1, 0, 0]  # there is room when it looks, and none when it wants to claim
+        monkeypatch.setattr(engine, "room", lambda: seen.pop(0) if seen else room())
+        await engine.recovery.wake_due()
+        assert (seen, engine.actors) == ([], {})
+        await engine.recovery.wake_due()
+        assert await engine.get(run.run_id).result(timeout=20) == "due"
+
+
 async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version whose code is not here has more timers due than one look takes."""
     monkeypatch.setattr(recovery, "DUE_AT_ONCE", 4)
