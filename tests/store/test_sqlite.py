@@ -23,6 +23,7 @@ import pytest
 
 from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
 from holdfast.store import migrate as migrate_module
+from holdfast.store import sqlite_connections
 from holdfast.store.api import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.migrate import Migration, migrate, migrations
 from holdfast.store.sqlite import SqliteStore
@@ -136,16 +137,23 @@ def test_the_settings_are_the_ones_that_keep_what_was_committed(store: SqliteSto
     assert writer.pragma("application_id") == migrate_module.APPLICATION_ID
 
 
-def test_the_wal_is_grown_at_each_open_and_gone_after_the_last_close(store: SqliteStore, path: Path) -> None:
+@pytest.mark.parametrize(("quick_seconds", "mebibytes"), [(0.0, 4), (600.0, 16)])
+def test_the_wal_is_grown_at_each_open_as_far_as_is_quick_and_gone_after_the_last_close(
+    path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, mebibytes: int
+) -> None:
+    monkeypatch.setattr(sqlite_connections, "WAL_QUICK_SECONDS", quick_seconds)
+    store = SqliteStore(str(path))
+    store.open()
     wal = Path(f"{path}-wal")
-    assert wal.stat().st_size == 4 * 1024 * 1024
+    assert wal.stat().st_size == mebibytes << 20
     (no,) = make_runs(store, 1)
     store.close()
     assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
     store.open()
-    assert wal.stat().st_size == 4 * 1024 * 1024
+    assert wal.stat().st_size == mebibytes << 20
     assert store.run_by_no(no) is not None
     assert store.commit([step(no)])[0].refusal is None
+    store.close()
     assert integrity(path) == "ok"
 
 
