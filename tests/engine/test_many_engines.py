@@ -278,7 +278,10 @@ async def test_workflows_have_turns_and_priority_counts_inside_each(address: str
 async def test_timers_wake_no_more_runs_than_there_is_room_for(address: str) -> None:
     async with hf.open(address, drive=False) as client:
         runs = [await client.start(many_sleepy, n=n) for n in range(6)]
-        async with hf.open(address, concurrency=2, idle_seconds=0.01):
+        async with hf.open(address, concurrency=2, idle_seconds=0.01) as engine:
+            clock = hold_time(engine)
+            await until(lambda: client.store.counts().get("suspended") == 6 and not engine.actors, "all are let go of")
+            clock.go_on()
             assert [await run.result(timeout=60) for run in runs] == list(range(6))
     assert AT_WORK["most"] <= 2
 

@@ -14,7 +14,7 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import effects, inbox, leases, recovery, rows
+from holdfast.engine import effects, inbox, leases, loading, rows
 from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer
 from holdfast.engine.engine import Engine
@@ -249,7 +249,7 @@ _go_on = resuming.go_on
 async def _load_without_claim(self: Recovery, run_nos: Any, **options: Any) -> int:
     """The run is read and driven, and nobody asks who holds it."""
     wanted = [row for n in run_nos if n not in self._engine.actors and (row := self._engine.store.run_by_no(n))]
-    await self._load(wanted)
+    await self._engine.loading.load(wanted, alone=False)
     return len(wanted)
 
 
@@ -351,7 +351,7 @@ ALL = [
     Ablation("message consumed on delivery", "outside the commit of what it leads to", scenarios.graph_parent,
              lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery)),
     Ablation("message consumed on delivery after a takeover", "the same where a run is taken over",
-             scenarios.slow_parent, lambda: mock.patch.multiple(recovery, deliver=_consumed_on_delivery), TWO_STEPS),
+             scenarios.slow_parent, lambda: mock.patch.multiple(loading, deliver=_consumed_on_delivery), TWO_STEPS),
     Ablation("no scan for messages", "only a wake-up brings messages to runs that nobody holds", scenarios.graph_parent,
              _all(_method(SqliteReads, "new_messages", _no_scan(SqliteReads.new_messages)),
                   *(_sql(name, "m.status = 'new'", "m.status = 'never'")
@@ -377,7 +377,7 @@ ALL = [
     Ablation("completed nodes run again", "a takeover begins anew", scenarios.chain,
              _method(resuming, "go_on", _run_completed_again)),
     Ablation("compensations lost", "what there is to undo is not read after a takeover", scenarios.compensated,
-             lambda: mock.patch.object(recovery, "supplies", SimpleNamespace(undo=_undo_nothing))),
+             lambda: mock.patch.object(loading, "supplies", SimpleNamespace(undo=_undo_nothing))),
     Ablation("join by count", "the first of several inputs lets a node run", scenarios.ordered,
              _method(nodes, "_decidable", _any_input_will_do)),
     Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,

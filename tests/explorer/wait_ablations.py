@@ -7,7 +7,7 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox, recovery, turns
+from holdfast.engine import inbox, loading, turns
 from holdfast.engine import run as run_handle
 from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer
@@ -121,12 +121,12 @@ OF_WAITS = [
              _deadline_passes_anyway, ANSWERED),
     Ablation("answer consumed on delivery", "outside the commit of what it leads to", waiting.asks,
              _all(lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery),
-                  lambda: mock.patch.multiple(recovery, deliver=_consumed_on_delivery)), ANSWERED),
+                  lambda: mock.patch.multiple(loading, deliver=_consumed_on_delivery)), ANSWERED),
     Ablation("signals without an id", "a signal that is sent again is another one", waiting.receives_many,
              _method(run_handle, "signal_message_id", lambda run_id, signal_id: unique("m_")),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("kept signals forgotten", "a takeover does not read the signals that came early", waiting.receives_many,
-             _method(recovery, "held_signals", lambda messages: {}),
+             _method(loading, "held_signals", lambda messages: {}),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("kept signals counted as received", "their rows say that they were taken", waiting.receives_many,
              _method(decide, "Outcome", _held_counts_as_consumed),
@@ -139,7 +139,7 @@ OF_WAITS = [
     Ablation("memory kept for a rerun", "a node that runs again remembers its first time", waiting.pends_code,
              _method(Draft, "emit", _nothing_forgotten(Draft.emit)), {**STEPS, "resumes": waiting.CHECKED}),
     Ablation("pause forgotten at a takeover", "a run that is read again is not paused", waiting.paused,
-             _method(recovery, "state_from_rows", _unpaused_when_loaded(recovery.state_from_rows)),
+             _method(loading, "state_from_rows", _unpaused_when_loaded(loading.state_from_rows)),
              {"pause_after": "first"}),
     Ablation("resume of another basket", "of several baskets another one is emptied than the one that was named",
              waiting.pends_twice, _method(resuming, "_choose", _another_basket)),
