@@ -248,9 +248,11 @@ _go_on = resuming.go_on
 
 async def _load_without_claim(self: Recovery, run_nos: Any, **options: Any) -> int:
     """The run is read and driven, and nobody asks who holds it."""
-    wanted = [row for n in run_nos if n not in self._engine.actors and (row := self._engine.store.run_by_no(n))]
-    await self._engine.loading.load(wanted, alone=False)
-    return len(wanted)
+    engine = self._engine
+    rows = [row for n in run_nos if n not in engine.actors and (row := engine.store.run_by_no(n))]
+    if rows:
+        await engine.loading.load([row._replace(engine=engine.lease.engine) for row in rows])
+    return len(rows)
 
 
 async def _nobody(self: Any, *args: Any, **kwargs: Any) -> None:
