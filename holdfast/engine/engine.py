@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import bodies, offers, reads, waits
+from holdfast.engine import bodies, offers, reads, resting, waits
 from holdfast.engine.actor import RunActor
 from holdfast.engine.alarms import Alarm
 from holdfast.engine.allowances import Allowances
@@ -453,6 +453,8 @@ class Engine:
 
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""
+        if self.settings.concurrency is not None and len(self.actors) >= self.settings.concurrency:
+            resting.make_room(self)
         self.actors[actor.run_no] = actor
 
     def left(self, actor: RunActor) -> None:

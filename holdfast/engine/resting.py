@@ -12,6 +12,7 @@ from holdfast.model.statuses import RunStatus
 
 if TYPE_CHECKING:
     from holdfast.engine.actor import RunActor
+    from holdfast.engine.engine import Engine
 
 BUSY_SECONDS = 0.1
 """How soon a suspended run is looked at again in which a body has gone on by itself, and must not be left now."""
@@ -32,10 +33,19 @@ def rest(actor: RunActor) -> None:
         actor.resting = engine.loop.call_soon(_evict, actor)
 
 
+def make_room(engine: Engine) -> None:
+    """Let go of one run that waits: any of those in memory may wake, and then all of them are at work."""
+    for actor in engine.actors.values():
+        if actor.resting is not None and not _has_something_to_do(actor) and engine.executor.is_idle(actor.run_no):
+            actor.resting.cancel()
+            _evict(actor)
+            return
+
+
 def _evict(actor: RunActor) -> None:
     engine = actor.engine
     actor.resting = None
-    if actor.gone or actor.in_flight or actor.mailbox:
+    if _has_something_to_do(actor):
         return
     if actor.state.status is RunStatus.SUSPENDED and not engine.executor.is_idle(actor.run_no):
         later = max(engine.settings.idle_seconds, BUSY_SECONDS)
@@ -43,3 +53,7 @@ def _evict(actor: RunActor) -> None:
     else:
         actor.leave(None)
         engine.spawn(engine.release(actor))
+
+
+def _has_something_to_do(actor: RunActor) -> bool:
+    return bool(actor.gone or actor.in_flight or actor.mailbox)

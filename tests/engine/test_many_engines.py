@@ -286,6 +286,19 @@ async def test_timers_wake_no_more_runs_than_there_is_room_for(address: str) -> 
     assert AT_WORK["most"] <= 2
 
 
+async def test_runs_that_wake_in_memory_are_no_more_than_may_be_at_work(address: str) -> None:
+    async with hf.open(address, concurrency=2, idle_seconds=600) as engine:
+        clock = hold_time(engine)
+        runs = []
+        for n in range(6):  # one after the other: there is room for each of them
+            runs.append(await engine.start(many_sleepy, n=n))
+            await until(lambda: engine.store.counts().get("suspended") == n + 1)  # noqa: B023
+        assert len(engine.actors) == 2
+        clock.go_on()
+        assert [await run.result(timeout=60) for run in runs] == list(range(6))
+    assert AT_WORK["most"] <= 2
+
+
 @hf.workflow
 async def many_sleepy(ctx: hf.Context, n: int) -> int:
     await ctx.sleep(0.3)
