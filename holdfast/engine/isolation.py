@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 LOOK_SECONDS = 0.01
+"""How often is asked whether other bodies are still running."""
 AGAIN_SECONDS = 1.0
 """How soon a turn that the store did not let happen is taken again."""
-"""How often is asked whether other bodies are still running."""
 TOO_LONG = (
     f"it has run alone for {ISOLATION_SECONDS_MAX:g} s and has neither ended nor remembered anything, so the others go "
     "on beside it. A long body should call ctx.step or ctx.checkpoint now and then."

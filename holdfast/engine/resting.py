@@ -25,7 +25,9 @@ def rest(actor: RunActor) -> None:
         actor.resting.cancel()
         actor.resting = None
     if actor.state.status is RunStatus.SUSPENDED:
-        actor.resting = engine.loop.call_later(engine.settings.idle_seconds, _evict, actor)
+        limit = engine.settings.concurrency
+        is_one_too_many = limit is not None and len(engine.actors) > limit
+        actor.resting = engine.loop.call_later(0 if is_one_too_many else engine.settings.idle_seconds, _evict, actor)
         if actor.counted:  # another run of its workflow may go to work
             engine.starting.run_left(actor)
         engine.recovery.room_left()
@@ -34,9 +36,12 @@ def rest(actor: RunActor) -> None:
 
 
 def make_room(engine: Engine) -> None:
-    """Let go of one run that waits: any of those in memory may wake, and then all of them are at work."""
+    """Let go of one run that waits: any of those in memory may wake, and then all of them are at work. One that has not
+    been told yet that it waits goes when it is (`rest`)."""
     for actor in engine.actors.values():
-        if actor.resting is not None and not _has_something_to_do(actor) and engine.executor.is_idle(actor.run_no):
+        waits = actor.state.status is RunStatus.SUSPENDED and actor.resting is not None and not actor.paused
+        if waits and not _has_something_to_do(actor) and engine.executor.is_idle(actor.run_no):
+            assert actor.resting is not None
             actor.resting.cancel()
             _evict(actor)
             return

@@ -261,6 +261,19 @@ def _create(path: Path) -> None:
         raise StoreReadOnly(f"{path} cannot be created: {error.strerror}.") from error
 
 
+def _is_roomy(handle: int) -> bool:
+    """Whether the disk hardly notices a large WAL."""
+    disk = os.fstatvfs(handle)
+    return disk.f_bavail * disk.f_frsize > 10 * WAL_REST_BYTES
+
+
+def _grow_further(handle: int) -> None:
+    try:
+        _write_zeros(handle, WAL_REST_BYTES)
+    except OSError:  # a quota, say
+        os.ftruncate(handle, WAL_BYTES)
+
+
 def _write_zeros(handle: int, number: int) -> None:
     if os.write(handle, bytes(number)) < number:
         raise OSError(errno.ENOSPC, "the last of the disk's space is for others")
@@ -284,8 +297,8 @@ def _grow_wal(path: Path) -> None:
                     os.fchown(handle, owner.st_uid, owner.st_gid)
                 began = time.monotonic()
                 _write_zeros(handle, WAL_BYTES)
-                if time.monotonic() - began < WAL_QUICK_SECONDS:
-                    _write_zeros(handle, WAL_REST_BYTES)
+                if time.monotonic() - began < WAL_QUICK_SECONDS and _is_roomy(handle):
+                    _grow_further(handle)
             finally:
                 os.close(handle)
             os.link(fresh, wal)

@@ -299,6 +299,14 @@ async def test_runs_that_wake_in_memory_are_no_more_than_may_be_at_work(address:
     assert AT_WORK["most"] <= 2
 
 
+async def test_runs_that_begin_to_wait_at_once_stay_in_memory_no_more_than_may_be_at_work(address: str) -> None:
+    async with hf.open(address, concurrency=2, idle_seconds=600) as engine:
+        hold_time(engine)
+        await asyncio.gather(*(engine.start(many_sleepy, n=n) for n in range(20)))
+        await until(lambda: engine.store.counts().get("suspended") == 20)
+        await until(lambda: len(engine.actors) <= 2, "the others are let go of")
+
+
 @hf.workflow
 async def many_sleepy(ctx: hf.Context, n: int) -> int:
     await ctx.sleep(0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -14,7 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ def test_the_settings_are_the_ones_that_keep_what_was_committed(store: SqliteSto
     assert writer.pragma("synchronous") == 2
     assert writer.pragma("mmap_size") == 0
     assert writer.pragma("application_id") == migrate_module.APPLICATION_ID
+
+
+def test_a_wal_that_cannot_be_made_larger_has_its_first_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_zeros = sqlite_connections._write_zeros
+
+    def within_the_quota(handle: int, number: int) -> None:
+        write_zeros(handle, min(number, 1 << 22))
+        if number > 1 << 22:
+            raise OSError(errno.EDQUOT, "the quota is used up")
+
+    monkeypatch.setattr(sqlite_connections, "WAL_QUICK_SECONDS", 600.0)
+    monkeypatch.setattr(sqlite_connections, "_write_zeros", within_the_quota)
+    with closing(SqliteStore(str(path))) as store:
+        store.open()
+        assert Path(f"{path}-wal").stat().st_size == 4 << 20
+        assert len(make_runs(store, 1)) == 1
 
 
 @pytest.mark.parametrize(("quick_seconds", "mebibytes"), [(0.0, 4), (600.0, 16)])
