@@ -299,11 +299,22 @@ async def test_runs_that_wake_in_memory_are_no_more_than_may_be_at_work(address:
     assert AT_WORK["most"] <= 2
 
 
-async def test_runs_that_begin_to_wait_at_once_stay_in_memory_no_more_than_may_be_at_work(address: str) -> None:
+async def test_who_came_while_others_had_just_begun_to_wait_is_not_one_too_many_for_long(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hf.open(address, concurrency=2, idle_seconds=600) as engine:
         hold_time(engine)
-        await asyncio.gather(*(engine.start(many_sleepy, n=n) for n in range(20)))
-        await until(lambda: engine.store.counts().get("suspended") == 20)
+        commit = engine.store.commit
+
+        def commit_slowly(group: Any) -> Any:
+            time.sleep(0.1)
+            return commit(group)
+
+        monkeypatch.setattr(engine.store, "commit", commit_slowly)
+        await asyncio.gather(*(engine.start(many_sleepy, n=n) for n in range(2)))
+        await until(lambda: all(actor.state.status == "suspended" for actor in engine.actors.values()))
+        await engine.start(many_sleepy, n=2)
+        await until(lambda: engine.store.counts().get("suspended") == 3)
         await until(lambda: len(engine.actors) <= 2, "the others are let go of")
 
 
