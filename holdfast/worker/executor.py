@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
@@ -61,6 +62,10 @@ class LocalExecutor:
             activation.leave(stopping=True)
             activation.not_begun()
             return
+        binder = self._binder(attempt.handler)
+        if binder.runs_through and binder.is_quick(attempt.args):
+            self._run_through(activation, binder, attempt.args, attempt.port.load)
+            return
         run_no = attempt.port.run_no
         bodies = self._live.get(run_no)
         if bodies is None:
@@ -70,10 +75,7 @@ class LocalExecutor:
             case "async":
                 activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop, name=attempt.node)
             case "inline":
-                if self._binder(attempt.handler).is_quick(attempt.args):
-                    self._run_inline(activation, attempt.args, attempt.port.load)
-                else:
-                    activation.task = activation.loop.create_task(self._prepare_inline(activation))
+                activation.task = activation.loop.create_task(self._prepare_inline(activation))
             case "sync":
                 self._run_sync(activation)
             case "process":
@@ -240,23 +242,24 @@ class LocalExecutor:
             if activation.leaving:
                 activation.not_begun()
             else:
-                self._run_inline(activation, data, lambda ready: ready)
+                self._run_through(activation, self._binder(attempt.handler), data, lambda ready: ready)
 
-    def _run_inline(self, activation: Activation, located: dict[str, Any], load: Callable[[Any], bytes]) -> None:
-        """A quick sync body on the loop: it must not wait, and its arguments are at hand or read at once."""
+    def _run_through(
+        self, activation: Activation, binder: Binder, located: dict[str, Any], load: Callable[[Any], bytes]
+    ) -> None:
+        """A body on the loop that cannot wait. Its arguments are at hand or read at once."""
         handler = activation.attempt.handler
-        token = current_body.set(handler.name)
         try:
-            args, kwargs = self._binder(handler).bind(located, load)
+            args, kwargs = binder.bind(located, load)
             if handler.takes_ctx:
                 args.insert(0, InlineContext(activation))
-            result = handler.fn(*args, **kwargs)
+            result = copy_context().run(_call, handler, args, kwargs)
+        except asyncio.CancelledError:
+            activation.interrupted()
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
             activation.failed(e)
         else:
             activation.completed(result)
-        finally:
-            current_body.reset(token)
 
     def _run_sync(self, activation: Activation) -> None:
         attempt = activation.attempt
@@ -337,3 +340,16 @@ class LocalExecutor:
             activation.failed(e)
         else:
             activation.completed_bytes(result)
+
+
+def _call(handler: Handler, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a body that cannot wait to its end. It has a context of its own, as in a task: what it sets there is gone."""
+    current_body.set(handler.name)
+    result = handler.fn(*args, **kwargs)
+    if handler.kind == "inline":
+        return result
+    try:
+        result.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError(f"{handler.name} waits, and has no await")

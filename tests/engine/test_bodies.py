@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,41 @@ async def test_async_sync_and_inline_bodies_run_where_they_should(db: Path) -> N
     async with hf.open(url(db)) as engine:
         assert await (await engine.start(chain, x=1)).result() == 4
     assert threads["async"] == threads["inline"] == threading.get_ident() != threads["sync"]
+    check_file(db)
+
+
+async def test_an_async_body_without_an_await_runs_through_without_a_task(db: Path) -> None:
+    tasks: dict[str, set[Any]] = {}
+    told: ContextVar[str] = ContextVar("told", default="")
+
+    @hf.node
+    async def straight(x: int) -> int:
+        tasks["straight"] = asyncio.all_tasks()
+        assert told.get() == ""
+        told.set("by another body")
+        return x + 1
+
+    @hf.node
+    async def waits(x: int) -> int:
+        tasks["waits"] = asyncio.all_tasks()
+        await asyncio.sleep(0)
+        return x + 1
+
+    @hf.node
+    async def asks_for_its_task(x: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.get_name() == "asks_for_its_task"
+        return x + 1
+
+    @hf.workflow
+    def chain(x: int):
+        return asks_for_its_task(waits(straight(straight(x))))
+
+    async with hf.open(url(db)) as engine:
+        assert await (await engine.start(chain, x=1)).result() == 5
+    assert {task.get_name() for task in tasks["waits"]} - {task.get_name() for task in tasks["straight"]} == {"waits"}
+    assert told.get() == ""
     check_file(db)
 
 
