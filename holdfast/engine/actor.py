@@ -84,7 +84,8 @@ class RunActor(BodyPort):
         self.creating: dict[str, Any] | None = None
         """For a new run: its first event, input hash, parent number, root number."""
         self.is_for_others = False
-        """A new run that is only written here: whoever serves its queue, and has room, takes it."""
+        """A new run that is only written here, or one whose timers are only fired here: with the next commit its lease
+        is given back, and whoever serves its queue, and has room, takes it."""
         self.has_code = False
         """All of its code was found here; it stays."""
         self.outcome: ev.RunCompleted | ev.RunFailed | ev.RunCancelled | None = None
@@ -158,17 +159,21 @@ class RunActor(BodyPort):
     def awaken(self) -> None:
         """A suspended run was claimed: its timers run here now, and those that are due fire at once."""
         now = self.engine.clock.now()
-        for timer, due_at in self.state.timers.items():
-            if due_at <= now:
-                self.tell(cmd.FireTimer(timer))
+        for timer in self.due_timers(now):
+            self.tell(cmd.FireTimer(timer))
         if not self.mailbox:  # else after the turn that decides it
             effects.set_alarms(self, Draft(self.state, now))
             resting.rest(self)
 
+    def due_timers(self, now: int) -> list[str]:
+        return [timer for timer, due_at in self.state.timers.items() if due_at <= now]
+
     @property
     def is_at_work(self) -> bool:
         """Whether it takes room: it does not only wait, or what it has just been told may wake it."""
-        return not self.awaits_place and (self.state.status is not RunStatus.SUSPENDED or bool(self.mailbox))
+        if self.awaits_place or self.is_for_others:
+            return False
+        return self.state.status is not RunStatus.SUSPENDED or bool(self.mailbox)
 
     def runs_here(self) -> bool:
         """Whether the run's code is here, all of it, and its queue is served: else requests are applied, and nothing of
@@ -194,11 +199,17 @@ class RunActor(BodyPort):
 
     def _hand_over(self, draft: Draft, replies: list[Reply]) -> None:
         if not draft.entries and not (draft.extras is not None and draft.extras.outcomes):
+            self.is_for_others = False  # there is no commit that would give it back
             for done, answer, refusal in replies:
                 done(answer, refusal)
             effects.follow_up(self, draft)
             return
-        if self.held.lazy and self.creating is None and self.held.may_hold(draft, self.state):
+        if (
+            self.held.lazy
+            and not self.is_for_others
+            and self.creating is None
+            and self.held.may_hold(draft, self.state)
+        ):
             self.held.hold(draft, self.engine.values, self.run_no)
             self.engine.flush_later(self, self.held.interval_seconds)
             effects.perform(self, draft, replies)

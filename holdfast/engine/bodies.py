@@ -24,8 +24,8 @@ def take_place(actor: RunActor, ns: NodeState) -> bool:
     it starts when there is one."""
     engine = actor.engine
     node, path = key = (ns.node, ns.path)
-    if actor.state.fold.paused:
-        return False  # it is scheduled again when the pause ends
+    if actor.state.fold.paused or actor.is_for_others:
+        return False  # it is scheduled again when the pause ends, or by whoever takes the run
     if key in actor.places:
         return True  # it was kept for this body
     place = engine.place_for(ns) if actor.has_code or actor.runs_here() else None

@@ -77,6 +77,11 @@ def follow_up(actor: RunActor, draft: Draft) -> None:
         ends = [e.event for e in draft.entries if isinstance(e.event, _TERMINAL_EVENTS)]
         actor.ended(ends[-1] if ends else None)
         return
+    if actor.is_for_others:
+        actor.leave(None)
+        actor.engine.recovery.is_behind = True  # whoever has room takes it, perhaps we
+        actor.engine.inbox.look_soon()  # whatever came in while we let go must find an owner
+        return
     if draft.extras is not None:
         for scope in draft.extras.params_wanted:
             _provide_params(actor, scope)

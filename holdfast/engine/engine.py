@@ -453,7 +453,8 @@ class Engine:
 
     def adopt(self, actor: RunActor) -> None:
         """A run that this engine drives from now on."""
-        if self.settings.concurrency is not None and len(self.actors) >= self.settings.concurrency:
+        limit = self.settings.concurrency
+        if limit is not None and len(self.actors) >= limit and not actor.is_for_others:
             resting.make_room(self)
         self.actors[actor.run_no] = actor
 

@@ -51,6 +51,8 @@ class Inbox:
         self._engine = engine
         self._looking: asyncio.Event | None = None
         """Set when the look that is under way is over."""
+        self._looks_soon = False
+        """A look was ordered, and has not begun."""
         self._asked_looks = 0
         """How often somebody has asked for a look."""
         self._looked = 0
@@ -218,8 +220,14 @@ class Inbox:
         await engine.committer.insist(engine.store.send, [message])
 
     def look_soon(self) -> None:
-        """A message was written by this process."""
-        self._engine.spawn(self.look())
+        """A message was written by this process. Of many that say so in one turn of the loop one looks."""
+        if not self._looks_soon:
+            self._looks_soon = True
+            self._engine.spawn(self._look_now())
+
+    async def _look_now(self) -> None:
+        self._looks_soon = False
+        await self.look()
 
     async def look(self) -> None:
         """Bring new messages to the runs this engine owns, and claim those that nobody owns. What was written before

@@ -17,18 +17,21 @@ from typing import TYPE_CHECKING
 from holdfast.engine.actor import RunActor
 from holdfast.engine.leases import remove_lock
 from holdfast.model import handlers
+from holdfast.model.statuses import RunStatus
 from holdfast.store.api import RunRow, TimerRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 log = logging.getLogger("holdfast.engine")
-DUE_AT_ONCE = 1_000
-"""Timers whose runs are claimed together: a slow disk must not be waited for again and again."""
+DUE_AT_ONCE = 4_000
+"""Timers that are looked for together. Where there are as many, their runs are not waited for (`wake_due`)."""
 LOADED_AT_ONCE = 200
 """Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
 CLAIMED_AT_ONCE = 1_000
-"""Runs that are claimed together."""
+"""Runs that are claimed together: a slow disk must not be waited for again and again."""
+CLAIMED_WHILE_DUE = 50
+"""The same while timers are due, which come first: so few that they hardly feel it, so many that nobody waits long."""
 REFILL_SHARE = 4
 """The part of an engine's places, one in this many, that must be free before it looks for more runs to fill them."""
 LOOKING_SHARE = 0.05
@@ -49,12 +52,11 @@ class Recovery:
         self._last_due: TimerRow | None = None
         """Where the next page of due timers begins, while there are more of them."""
         self._next_due_look = 0.0
-        self.is_full = False
-        """There was no room for all that could be claimed, as far as is known."""
+        self.is_behind = False
+        """Not all that could be claimed was, as far as is known: there was no room, or timers came first."""
         self.coming = 0
         """Runs that are being claimed or read: there must be room for them."""
         self._refilling = False
-        self._due_comes_first = False
         self._left = 0
         """Runs that have ended or rest since the last look for more."""
         self._last_served = ""
@@ -111,7 +113,8 @@ class Recovery:
             await self.claim_claimable()
 
     async def claim_claimable(self) -> int:
-        """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed."""
+        """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed. While
+        timers are due it is one short page: the others come when they have fired."""
         async with self._turns:
             return await self._claim_by_turns()
 
@@ -119,6 +122,9 @@ class Recovery:
         claimed = 0
         while won := await self.claim(await self._claimable_page()):
             claimed += won
+            if self.more_is_due:
+                self.is_behind = True
+                break
         return claimed
 
     async def _claimable_page(self) -> list[int]:
@@ -126,17 +132,18 @@ class Recovery:
         workflow that was served last."""
         engine, store = self._engine, self._engine.store
         room = engine.room()
-        self.is_full = self.is_full or room == 0
+        self.is_behind = self.is_behind or room == 0
         if engine.stopping or not engine.drives or room == 0 or self.roots == set():
             return []
         unowned = await engine.read(store.unowned_versions)
         runnable = [version for version in unowned if await engine.read(engine.versions.runnable, *version)]
         versions = [version for version in runnable if engine.has_room_for(engine.versions.numbered(*version))]
-        self.is_full = self.is_full or len(versions) < len(runnable)
+        self.is_behind = self.is_behind or len(versions) < len(runnable)
         # those that are passed over must not hide who stands behind them
         passed_over = engine.loading.count_left_to_others() + len(engine.isolation)
         roots = None if self.roots is None else sorted(self.roots)
-        limit = min(CLAIMED_AT_ONCE // max(1, len(versions)) + 1, room + passed_over)
+        at_once = CLAIMED_WHILE_DUE if self.more_is_due else CLAIMED_AT_ONCE
+        limit = min(at_once // max(1, len(versions)) + 1, room + passed_over)
         found = await engine.read(lambda: store.claimable(versions, queues=engine.queues, root_nos=roots, limit=limit))
         lines: dict[str, list[int]] = defaultdict(list)
         for run_no, workflow, _ in found:
@@ -155,76 +162,92 @@ class Recovery:
 
     @property
     def more_is_due(self) -> bool:
-        """Whether more timers are due than one look wakes, and there is room for more."""
-        engine = self._engine
-        return self._last_due is not None and engine.loop.time() >= self._next_due_look and engine.room() > 0
+        """Whether more timers are due than one look wakes."""
+        return self._last_due is not None and self._engine.loop.time() >= self._next_due_look
 
     async def wake_due(self) -> None:
-        """A page of the timers that are due of runs that nobody owns."""
+        """A page of the timers that are due of runs that nobody owns. Where there are more of them, or there is no room
+        for their runs, they are only fired: time does not wait until the bodies of others are done. Their runs are
+        then claimed like all others that want an owner."""
         engine = self._engine
         began = engine.loop.time()
-        if engine.stopping or not engine.drives or began < self._next_due_look:
-            return
-        at_once = min(DUE_AT_ONCE, engine.room())
-        if at_once == 0:
-            self.is_full = True
+        if engine.stopping or not engine.drives or engine.lease.has_run_out or began < self._next_due_look:
             return
         roots = None if self.roots is None else sorted(self.roots)
         now, names, after = engine.clock.now(), handlers.workflow_names(), self._last_due
         due = await engine.read(
-            lambda: engine.store.due_timers(now, at_once, names, roots, queues=engine.queues, after=after)
+            lambda: engine.store.due_timers(now, DUE_AT_ONCE, names, roots, queues=engine.queues, after=after)
         )
-        claimed = await self.claim(sorted({timer.run_no for timer in due})) if due else 0
-        if due and engine.room() == 0:
-            return  # whoever found none, perhaps because others came meanwhile, is the first in the next look
-        self._last_due = due[-1] if len(due) == at_once else None
+        run_nos = sorted({timer.run_no for timer in due})
+        are_many = len(due) == DUE_AT_ONCE
+        in_passing = are_many or len(run_nos) > engine.room()
+        claimed = await self.claim(run_nos, in_passing=in_passing) if due else 0
+        self._last_due = due[-1] if are_many else None
         if not claimed:
             took = engine.loop.time() - began  # for nothing: others have to drive those that are due
             self._next_due_look = began + took / LOOKING_SHARE
 
-    async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, alone: bool = False) -> int:
+    async def claim(
+        self, run_nos: Sequence[int], *, even_without_code: bool = False, alone: bool = False, in_passing: bool = False
+    ) -> int:
         """Take the lease of those of these runs that are free and that we may drive; then go on with them. `alone`: a
-        suspect that has its turn, during which only a person's request lets us claim anything else. Whoever asked may
-        give up: a run that is ours and that nobody reads would be lost to everybody."""
-        return await self._engine.see_through(self._claim(run_nos, even_without_code, alone))
+        suspect that has its turn, during which only a person's request lets us claim anything else. `in_passing`: of
+        those that wait the timers are fired, which takes no room. Whoever asked may give up: a run that is ours and
+        that nobody reads would be lost to everybody."""
+        return await self._engine.see_through(self._claim(run_nos, even_without_code, alone, in_passing))
 
-    async def _claim(self, run_nos: Sequence[int], even_without_code: bool, alone: bool) -> int:
+    async def _claim(self, run_nos: Sequence[int], even_without_code: bool, alone: bool, in_passing: bool) -> int:
         engine = self._engine
         chosen = alone or even_without_code
         free = [n for n in run_nos if n not in engine.actors and (chosen or not self._is_passed_over(n))]
-        wanted = free if even_without_code else await self._drivable(free)
+        wanted = free if even_without_code else await self._drivable(free, only_waiting=in_passing)
         if engine.isolation.turn_of is not None and not chosen:
             self._put_off = True
             return 0
-        room = len(wanted) if chosen else engine.room()
-        if len(wanted) >= room and not chosen:
-            self.is_full = True
+        room = len(wanted) if chosen or in_passing else engine.room()
+        if len(wanted) >= room and not (chosen or in_passing):
+            self.is_behind = True
             wanted = wanted[:room]
         if not wanted:
             return 0
-        self.coming += len(wanted)
-        rows: Sequence[RunRow] = ()
+        coming = 0 if in_passing else len(wanted)
+        self.coming += coming
+        pages = [wanted[start : start + CLAIMED_AT_ONCE] for start in range(0, len(wanted), CLAIMED_AT_ONCE)]
+        pages.reverse()
+        claimed: list[RunRow] = []
+
+        async def claim_page() -> Sequence[RunRow]:
+            rows = await engine.committer.call(engine.store.claim, engine.lease.engine, pages.pop())
+            claimed.extend(rows)
+            return rows
+
+        following: asyncio.Task[Sequence[RunRow]] | None = None
         try:
-            rows = await engine.committer.call(engine.store.claim, engine.lease.engine, wanted)
-            for start in range(0, len(rows), LOADED_AT_ONCE):
-                if start > 0:
-                    await asyncio.sleep(0)
-                await engine.loading.load(rows[start : start + LOADED_AT_ONCE], alone=alone)
+            while following is not None or pages:
+                rows = await (following or claim_page())
+                following = engine.spawn(claim_page()) if pages else None  # while these are read
+                for start in range(0, len(rows), LOADED_AT_ONCE):
+                    page = rows[start : start + LOADED_AT_ONCE]
+                    await engine.loading.load(page, alone=alone, in_passing=in_passing)
+                    if start + LOADED_AT_ONCE < len(rows):
+                        await asyncio.sleep(0)
         except Exception:
-            unread = [(row.run_no, row.token) for row in rows if row.run_no not in engine.actors]
+            if following is not None:
+                await asyncio.wait([following])
+            unread = [(row.run_no, row.token) for row in claimed if row.run_no not in engine.actors]
             if unread and not engine.stopping:  # nobody else could have them while they are ours
                 engine.spawn(engine.loading.give_back(unread))
             raise
         finally:
-            self.coming -= len(wanted)
-        return len(rows)
+            self.coming -= coming
+        return len(claimed)
 
     def room_left(self) -> None:
         """A run has ended or rests: others that found no room may come. Not one by one: that would be a look at the
         store for each. For a few the next patrol does."""
         engine = self._engine
         limit = engine.settings.concurrency
-        if limit is None or not self.is_full or self._refilling or engine.stopping:
+        if limit is None or not self.is_behind or self._refilling or engine.stopping:
             return
         self._left += 1
         if self._left * REFILL_SHARE >= limit:
@@ -239,20 +262,16 @@ class Recovery:
             self._refilling = False
 
     async def fill_up(self) -> None:
-        """Claim what found no room before, if there is some now. By turns what is due comes first, or runs that are
-        ready would take every place and never let it wake."""
+        """Claim what was left before, if there is room now."""
         if not self._finds_room_again():
             return
         async with self._turns:
             if self._finds_room_again():  # nobody else has filled it meanwhile
-                self.is_full = False
-                self._due_comes_first = not self._due_comes_first
-                if self._due_comes_first:
-                    await self.wake_due()
+                self.is_behind = False
                 await self._claim_by_turns()
 
     def _finds_room_again(self) -> bool:
-        return self.is_full and self._engine.room() > 0
+        return self.is_behind and self._engine.room() > 0
 
     async def go_on_with(self, row: RunRow) -> None:
         """Somebody asked for something of this run: it is ours to drive, if its code is here."""
@@ -267,16 +286,19 @@ class Recovery:
             await self._engine.inbox.look()
             await self.sweep()
 
-    async def _drivable(self, run_nos: Sequence[int]) -> list[int]:
+    async def _drivable(self, run_nos: Sequence[int], *, only_waiting: bool = False) -> list[int]:
         """Those of these runs that are ours to drive, and whose code is here."""
         engine, roots = self._engine, self.roots
         found = await engine.read(engine.store.workflows_of, run_nos)
-        versions = {(workflow, version) for _, _, workflow, version, _ in found}
+        versions = {(workflow, version) for _, _, workflow, version, _, _ in found}
         runnable = {version for version in versions if await engine.read(engine.versions.runnable, *version)}
         drivable = {
             run_no
-            for run_no, root_no, workflow, version, queue in found
-            if (roots is None or root_no in roots) and engine.serves(queue) and (workflow, version) in runnable
+            for run_no, root_no, workflow, version, queue, status in found
+            if (roots is None or root_no in roots)
+            and engine.serves(queue)
+            and (workflow, version) in runnable
+            and (status == RunStatus.SUSPENDED or not only_waiting)
         }
         return [run_no for run_no in run_nos if run_no in drivable]
 

@@ -141,7 +141,7 @@ class Starting:
         actor = RunActor(engine, order.plan, state, 1, None)
         actor.is_for_others = not engine.serves(_setting(order.event, order.plan, "queue"))
         if not actor.is_for_others and not engine.has_room_for(order.plan):  # whoever has it first, perhaps we
-            actor.is_for_others = engine.recovery.is_full = True
+            actor.is_for_others = engine.recovery.is_behind = True
         engine.values.put(run_no, 1, order.input)
         root_no = run_no
         if parent is not None:

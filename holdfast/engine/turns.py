@@ -40,6 +40,8 @@ def take(actor: RunActor, mailbox: Sequence[Mail], now: int) -> tuple[Draft, lis
     """One turn of a run: what comes of all that was told to it, and what those who told it are answered."""
     draft = Draft(actor.state, now)
     replies: list[Reply] = []
+    if actor.is_for_others:
+        draft.leaves_bodies = True
     if actor.creating is not None:
         draft.emit(actor.creating["event"])
     waiting: tuple[cmd.OpenWait | cmd.SuspendNode, ...] = ()
@@ -97,7 +99,7 @@ def complete(actor: RunActor, draft: Draft) -> None:
     for ns in draft.scheduled:
         if ns.status is _SCHEDULED and ns.not_before <= draft.now and bodies.take_place(actor, ns):
             nodes.start(draft, ns)
-    if draft.started and not (actor.has_code or actor.runs_here()):
+    if draft.started and (draft.leaves_bodies or not (actor.has_code or actor.runs_here())):
         _leave_bodies(draft)
     if draft.finish and actor.state.status not in RUN_TERMINAL:
         located = supplies.located_result(actor.state)

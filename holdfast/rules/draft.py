@@ -100,7 +100,19 @@ class Extras:
 class Draft:
     """One turn. What is below `entries` are effects: to be done after the commit, derived again after a crash."""
 
-    __slots__ = ("entries", "extras", "finish", "now", "scheduled", "since", "started", "state", "todo", "undo_wanted")
+    __slots__ = (
+        "entries",
+        "extras",
+        "finish",
+        "leaves_bodies",
+        "now",
+        "scheduled",
+        "since",
+        "started",
+        "state",
+        "todo",
+        "undo_wanted",
+    )
 
     def __init__(self, state: RunState, now: int) -> None:
         self.state = state
@@ -114,6 +126,8 @@ class Draft:
         """Instances that want a place to run."""
         self.started: list[tuple[NodeState, dict[str, Any]]] = []
         """Bodies to start (or to run again after a wait), each with its located arguments."""
+        self.leaves_bodies = False
+        """Bodies whose answer is there go on when somebody takes the run: here it is only decided."""
         self.undo_wanted = False
         self.finish = False
         """Every node has settled: the result is wanted."""

@@ -78,7 +78,7 @@ def close_wait(d: Draft, wait: WaitState, outcome: str, value: bytes, actor: str
     if d.state.fold.paused and ns.status is NodeStatus.SUSPENDED:  # its body was left; it goes on when the pause ends
         return
     wake_run(d, wait.kind)
-    if ns.status is NodeStatus.SUSPENDED and not lacks_params(d, ns.scope):
+    if ns.status is NodeStatus.SUSPENDED and not d.leaves_bodies and not lacks_params(d, ns.scope):
         d.emit(ev.NodeResumed(wait.wait_id), ns)
         go_on(d, ns)
     d.extra.answers.append(Answer(ns, wait, outcome, value))

@@ -420,8 +420,8 @@ class Store(Protocol):
     # reading --------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> RunRow | None: ...
     def run_by_no(self, run_no: int) -> RunRow | None: ...
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str]]:
-        """(run_no, root_no, workflow, version, queue) of those of these runs that exist, by number."""
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str, str]]:
+        """(run_no, root_no, workflow, version, queue, status) of those of these runs that exist, by number."""
         ...
 
     def runs(

@@ -71,7 +71,7 @@ class Reads(ABC):
         rows = self._rows("run_by_no", (run_no,))
         return run_row(rows[0]) if rows else None
 
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str]]:
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str, str]]:
         return self._rows("workflows_of", (self._many(run_nos),))
 
     def runs(

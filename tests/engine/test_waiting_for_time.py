@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine import recovery
 from holdfast.engine.clock import SystemClock
 from holdfast.testing import harness
 from tests.engine.kit import attempts, check_file, check_harness, hold_time, types, until, url, waiting, without_code_of
@@ -100,7 +101,9 @@ async def test_an_evicted_run_is_woken_by_its_timer(db: Path) -> None:
     check_file(db)
 
 
-async def test_two_engines_fire_a_timer_once(db: Path) -> None:
+@pytest.mark.parametrize("due_at_once", [recovery.DUE_AT_ONCE, 3])
+async def test_two_engines_fire_a_timer_once(db: Path, monkeypatch: pytest.MonkeyPatch, due_at_once: int) -> None:
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
     async with hf.open(url(db), idle_seconds=0) as engine, hf.open(url(db), idle_seconds=0) as other:
         runs = [await (engine if n % 2 else other).start(tim_sleeps, seconds=0.2) for n in range(30)]
         assert [await run.result() for run in runs] == ["awake"] * 30

@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast as hf
 from holdfast.engine import memories, recovery
 from holdfast.engine.engine import Engine
+from holdfast.engine.run import Run
 from holdfast.model.errors import CorruptJournal, StoreError
 from holdfast.store.api import MessageRow
-from tests.engine.kit import check_file, hold_time, until, url
+from tests.engine.kit import attempts, check_file, hold_time, until, url
 
 RUNS = 30
 RAN: Counter[str] = Counter()
@@ -70,6 +72,12 @@ def counted(engine: Engine, verb: str, monkeypatch: pytest.MonkeyPatch) -> list[
 
     monkeypatch.setattr(engine.store, verb, note)
     return asked
+
+
+def number_of(engine: Engine, run: Run[Any]) -> int:
+    row = engine.store.run(run.run_id)
+    assert row is not None
+    return row.run_no
 
 
 async def evicted(engine: Engine, runs: int) -> None:
@@ -215,22 +223,134 @@ async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch
     check_file(db)
 
 
-async def test_what_is_due_keeps_its_turn_when_others_take_the_room_while_it_is_looked_for(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+async def test_a_timer_fires_on_time_although_there_is_no_room_for_its_run(db: Path) -> None:
+    done = asyncio.Event()
+
+    @hf.node
+    async def wak_stays() -> str:
+        await done.wait()
+        return "stayed"
+
+    @hf.workflow
+    def wak_staying() -> Any:
+        return wak_stays()
+
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
-        run = await engine.start(wak_asleep, name="due")
+        due = await engine.start(wak_asleep, name="due")
         await evicted(engine, 1)
     async with hf.open(url(db), concurrency=1) as engine:
-        await until(lambda: engine.store.due_timers(engine.clock.now(), 1, ["wak_asleep"]))
-        room, seen = engine.room, [1, 0, 0]  # there is room when it looks, and none when it wants to claim
-        monkeypatch.setattr(engine, "room", lambda: seen.pop(0) if seen else room())
-        await engine.recovery.wake_due()
-        assert (seen, engine.actors) == ([], {})
-        await engine.recovery.wake_due()
-        assert await engine.get(run.run_id).result(timeout=20) == "due"
+        clock = hold_time(engine)
+        staying = await engine.start(wak_staying)
+        clock.go_on()
+        run = engine.get(due.run_id)
+        await until(lambda: not engine.store.set_timers([number_of(engine, run)]), "it has fired")
+        row = engine.store.run_by_no(number_of(engine, run))
+        assert row is not None
+        assert (row.status, row.engine) == ("running", None), "whoever has room takes it"
+        assert list(engine.actors) == [number_of(engine, staying)]
+        done.set()
+        assert await staying.result() == "stayed"
+        assert await run.result(timeout=20) == "due"
+        told = [event.type for event in await run.events()]
+    assert told[-8:] == [
+        "TimerFired",
+        "WaitClosed",
+        "RunResumed",
+        "RunTakenOver",
+        "NodeResumed",
+        "StepCompleted",
+        "NodeCompleted",
+        "RunCompleted",
+    ]
+    assert RAN["due"] == 1
+    check_file(db)
+
+
+async def test_very_many_timers_fire_before_the_bodies_of_their_runs_are_waited_for(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_while: list[int] = []
+
+    @hf.workflow
+    async def wak_counts_timers(ctx: hf.Context) -> None:
+        await ctx.sleep(0.4)
+        set_while.append(len(engine.store.set_timers(numbers)))
+
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
+        runs = [await engine.start(wak_counts_timers) for _ in range(RUNS)]
+        numbers = [number_of(engine, run) for run in runs]
+        await evicted(engine, RUNS)
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 10)
+    monkeypatch.setattr(recovery, "CLAIMED_AT_ONCE", 4)
+    monkeypatch.setattr(recovery, "CLAIMED_WHILE_DUE", 1)
+    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 3)
+    async with hf.open(url(db)) as engine:
+        await asyncio.gather(*(engine.get(run.run_id).result(timeout=20) for run in runs))
+        fired = [event.type for run in runs for event in await engine.get(run.run_id).events()].count("TimerFired")
+    assert fired == len(set_while) == RUNS
+    assert sum(1 for others in set_while if others) <= 3 * 2, "of each page of timers one or two runs go on at once"
+    assert any(set_while), "but these do"
+    check_file(db)
+
+
+async def test_of_a_run_with_mail_and_a_timer_that_is_due_the_mail_comes_first(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where timers are only fired: an answer that came in time is never too late."""
+
+    @hf.workflow
+    async def wak_asks(ctx: hf.Context) -> str:
+        return await ctx.ask("Which?", schema=str, deadline=0.4, default="nobody answered")
+
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
+        runs = [await engine.start(wak_asks) for _ in range(2)]
+        await evicted(engine, 2)
+        (wait,) = await runs[0].waits()
+        row = engine.store.run_by_no(number_of(engine, runs[0]))
+        assert row is not None
+        payload = msgspec.json.encode({"wait_id": wait.wait_id, "value": "this one", "actor": "test"})
+        answer = MessageRow("m_in_time", row.run_no, "answer", payload, engine.clock.now())
+        await engine.committer.call(engine.store.send, [answer])
+    async with hf.open(url(db), drive=False) as engine:
+        assert engine.store.new_messages([row.run_no]), "nobody has seen it yet"
+        await until(lambda: engine.clock.now() > row.created_at + 600_000, "both are due")
+    async with hf.open(url(db)) as engine:
+        found = [await engine.get(run.run_id).result(timeout=20) for run in runs]
+    assert found == ["this one", "nobody answered"]
+    check_file(db)
+
+
+@pytest.mark.parametrize("persistence", ["aggressive", "lazy"])
+async def test_runs_whose_timers_were_only_fired_are_nobodys_and_go_on_with_the_same_attempt(
+    db: Path, monkeypatch: pytest.MonkeyPatch, persistence: str
+) -> None:
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
+        runs = [await engine.start(wak_asleep, name=f"run {n}", persistence=persistence) for n in range(3)]
+        await evicted(engine, 3)
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
+    async with hf.open(url(db)) as engine:
+        numbers = [number_of(engine, run) for run in runs]
+        await until(lambda: len(engine.store.due_timers(engine.clock.now(), 100, ["wak_asleep"])) == 3)
+        for _ in runs:
+            await engine.recovery.wake_due()
+        await until(lambda: not (engine.store.set_timers(numbers) or engine.actors), "all have fired")
+        rows = [engine.store.run_by_no(number) for number in numbers]
+        assert [(row.status, row.engine) for row in rows if row is not None] == [("running", None)] * 3
+    assert not RAN
+    monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "0.05")
+    async with hf.open(url(db)) as engine:
+        for run in runs:
+            mine = engine.get(run.run_id)
+            assert (await mine.result(timeout=20)).startswith("run ")
+            assert attempts(await mine.events(), "wak_asleep") == [1]
+    assert set(RAN.values()) == {1}
+    check_file(db)
 
 
 async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +364,8 @@ async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, m
         drivable = engine.recovery._drivable
         theirs = {engine.store.run(run.run_id).run_no for run in foreign}  # type: ignore[union-attr]
 
-        async def drivable_here(run_nos: Sequence[int]) -> list[int]:
-            return [run_no for run_no in await drivable(run_nos) if run_no not in theirs]
+        async def drivable_here(run_nos: Sequence[int], **how: Any) -> list[int]:
+            return [run_no for run_no in await drivable(run_nos, **how) if run_no not in theirs]
 
         monkeypatch.setattr(engine.recovery, "_drivable", drivable_here)
         ours = await engine.start(wak_asleep, name="ours")

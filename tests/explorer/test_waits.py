@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine import recovery
 from holdfast.model.errors import UsageError
 from holdfast.testing import explore
 from holdfast.testing.explorer.client import Outside
@@ -17,6 +18,20 @@ from tests.explorer import waiting
 from tests.explorer.test_explorer import nothing_left_out
 
 STEPS = ["xp_step"]
+TIMED = (
+    "a deadline that passes",
+    "a deadline that does not pass",
+    "an answer in the moment of the deadline",
+    "an answer that comes too late",
+    "a deadline that passes after the answer",
+    "reminders and an escalation",
+    "a signal that does not come in time",
+    "a signal from another run",
+    "a race",
+    "a sleep",
+    "a delay",
+)
+"""Cases in which timers fire."""
 
 
 @pytest.mark.parametrize("name", waiting.CASES)
@@ -52,6 +67,15 @@ def test_two_crashes_in_one_schedule_of(name: str) -> None:
     report = explore(workflow, depth=2, schedules_max=500, **options)
     assert report.safe, report.explain()
     assert report.schedules == 500
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_no_crash_changes_what_comes_of_timers_that_are_only_fired(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where very many are due: whoever fires them does not go on with their runs."""
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    workflow, _, options = waiting.CASES[name]
+    report = explore(workflow, idempotent=STEPS, **options)
+    assert report.safe, report.explain()
 
 
 @pytest.mark.parametrize("workflow", [waiting.asks, waiting.asks_in_code])

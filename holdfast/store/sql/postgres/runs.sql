@@ -21,8 +21,8 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
 FROM holdfast.run_state WHERE run_no = $1;
 
 -- name: workflows_of
--- What these runs are runs of, of whom, and in which queue.
-SELECT run_no, root_no, workflow, version, queue FROM holdfast.run_state WHERE run_no = ANY($1)
+-- What these runs are runs of, of whom, in which queue, and how they are.
+SELECT run_no, root_no, workflow, version, queue, status FROM holdfast.run_state WHERE run_no = ANY($1)
 ORDER BY run_no;
 
 -- name: runs

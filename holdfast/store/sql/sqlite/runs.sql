@@ -15,8 +15,8 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
 FROM run_state WHERE run_no = ?;
 
 -- name: workflows_of
--- What these runs are runs of, of whom, and in which queue.
-SELECT run_no, root_no, workflow, version, queue FROM run_state WHERE run_no IN (SELECT value FROM json_each(?))
+-- What these runs are runs of, of whom, in which queue, and how they are.
+SELECT run_no, root_no, workflow, version, queue, status FROM run_state WHERE run_no IN (SELECT value FROM json_each(?))
 ORDER BY run_no;
 
 -- name: runs

@@ -55,9 +55,9 @@ class OracleReads:
     def run_by_no(self, run_no: int) -> RunRow | None:
         return self.tables.runs.get(run_no)
 
-    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str]]:
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str, str]]:
         found = [self.tables.runs[no] for no in sorted(set(run_nos)) if no in self.tables.runs]
-        return [(run.run_no, run.root_no, run.workflow, run.version, run.queue) for run in found]
+        return [(run.run_no, run.root_no, run.workflow, run.version, run.queue, run.status) for run in found]
 
     def runs(
         self,
