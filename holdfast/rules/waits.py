@@ -153,6 +153,8 @@ def suspend_run(d: Draft) -> None:
         return
     if state.status is not RunStatus.RUNNING and not (paused and state.status is RunStatus.CREATED):
         return
+    if d.leaves_bodies and not paused:  # what woke it goes on when somebody takes the run, whatever else it waits for
+        return
     waiting = paused
     for ns in state.nodes.values():
         match ns.status:

@@ -389,3 +389,32 @@ async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, mon
     async with hf.open(url(db)) as engine:
         assert [await engine.get(run.run_id).result() for run in runs] == [f"run {n}" for n in range(RUNS)]
     check_file(db)
+
+
+@pytest.mark.parametrize("due_at_once", [recovery.DUE_AT_ONCE, 1])
+async def test_a_part_of_a_body_that_has_slept_goes_on_while_another_part_still_waits(
+    db: Path, monkeypatch: pytest.MonkeyPatch, due_at_once: int
+) -> None:
+    """Also where timers are only fired: a run that something woke must not be suspended again for what it waits for
+    beside it."""
+
+    async def wak_done(what: str) -> str:
+        RAN[what] += 1
+        return what
+
+    @hf.workflow
+    async def wak_two_parts(ctx: hf.Context) -> list[str]:
+        async def sleeps() -> str:
+            await ctx.sleep(0.2)
+            return await ctx.step(wak_done, "slept")
+
+        return list(await asyncio.gather(sleeps(), ctx.ask("Which?", schema=str)))
+
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        run = await engine.start(wak_two_parts)
+        await until(lambda: RAN["slept"], "nobody has answered, and it has gone on")
+        (wait,) = [wait for wait in await run.waits() if wait.kind == "input"]
+        await run.respond(wait.wait_id, "this one")
+        assert await run.result(timeout=20) == ["slept", "this one"]
+    check_file(db)
