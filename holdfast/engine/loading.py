@@ -74,8 +74,8 @@ class Loading:
         return len(self._left_to_others)
 
     async def load(self, rows: Sequence[RunRow], *, alone: bool = False, in_passing: bool = False) -> None:
-        """Go on with these runs. `alone`: a suspect that has its turn. `in_passing`: those whose timers are due only
-        have them fired, unless there is mail for them."""
+        """Go on with these runs. `alone`: a suspect that has its turn. `in_passing`: those that wait and whose timers
+        are due only have them fired, behind their mail."""
         engine = self._engine
         looks = engine.inbox.looks
         nodes, waits, timers, messages, signals, torn, strangers = await engine.read(
@@ -106,7 +106,8 @@ class Loading:
             if is_at_work and not cancelled and await self._set_aside(row, state, nodes[run_no], alone):
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
-            actor.is_for_others = in_passing and not asked and bool(actor.due_timers(engine.clock.now()))
+            if in_passing and not is_at_work and not any(message.kind in OPENS_BRANCH for message in asked):
+                actor.is_for_others = bool(actor.due_timers(engine.clock.now()))
             try:
                 changed = self._changed_code(row, actor, codes) if actor.runs_here() else ()
             except UNREADABLE as e:

@@ -418,3 +418,44 @@ async def test_a_part_of_a_body_that_has_slept_goes_on_while_another_part_still_
         await run.respond(wait.wait_id, "this one")
         assert await run.result(timeout=20) == ["slept", "this one"]
     check_file(db)
+
+
+async def test_runs_with_mail_and_a_timer_that_is_due_take_no_room_that_is_not_there(db: Path) -> None:
+    done, at_work = asyncio.Event(), []
+
+    @hf.workflow
+    async def wak_answered(ctx: hf.Context) -> str:
+        answer = await ctx.ask("Which?", schema=str, deadline=0.4, default="nobody answered")
+        at_work.append(sum(actor.is_at_work for actor in engine.actors.values()))
+        return answer
+
+    @hf.node
+    async def wak_stays_here() -> str:
+        await done.wait()
+        return "stayed"
+
+    @hf.workflow
+    def wak_staying_here() -> Any:
+        return wak_stays_here()
+
+    async with hf.open(url(db), idle_seconds=0.0) as engine:
+        hold_time(engine)
+        runs = [await engine.start(wak_answered) for _ in range(5)]
+        await evicted(engine, 5)
+        waits = [(await run.waits())[0] for run in runs]
+    async with hf.open(url(db), concurrency=1) as engine:
+        clock = hold_time(engine)
+        staying = await engine.start(wak_staying_here)
+        for run, wait in zip(runs, waits, strict=True):
+            payload = msgspec.json.encode({"wait_id": wait.wait_id, "value": "this one", "actor": "test"})
+            answer = MessageRow(f"m_{run.run_id}", number_of(engine, run), "answer", payload, 0)
+            await engine.committer.call(engine.store.send, [answer])
+        clock.go_on()
+        numbers = [number_of(engine, run) for run in runs]
+        await until(lambda: not engine.store.new_messages(numbers), "all of it was read")
+        assert not at_work, "there is no room for their bodies"
+        done.set()
+        assert await staying.result() == "stayed"
+        assert [await engine.get(run.run_id).result(timeout=20) for run in runs] == ["this one"] * 5
+    assert set(at_work) == {1}
+    check_file(db)
