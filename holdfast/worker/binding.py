@@ -88,9 +88,12 @@ def _has_items(located: list[Any]) -> bool:
 def never_awaits(fn: Callable[..., Any]) -> bool:
     """Whether a function is async and has no place at which it could wait. (One that asks for its task has one.)"""
     code = getattr(fn, "__code__", None)
-    if code is None or not code.co_flags & inspect.CO_COROUTINE or "current_task" in code.co_names:
+    if type(code) is not types.CodeType:  # a mock, for instance, has something that only looks like it
         return False
-    return not any(instruction.opname == "SEND" for instruction in dis.get_instructions(code))
+    if not code.co_flags & inspect.CO_COROUTINE or "current_task" in code.co_names:
+        return False
+    operations = {instruction.opname for instruction in dis.get_instructions(code)}
+    return "RETURN_GENERATOR" in operations and "SEND" not in operations  # compiled code has neither: nobody knows
 
 
 def item_decoder(annotation: Any) -> Callable[[bytes], Any]:

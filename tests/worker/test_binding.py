@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -60,6 +61,12 @@ async def wrapper(x: int) -> int:
     return await straight(x)
 
 
+class Compiled:
+    """A function of a compiler, whose code object has the flags of what it was made of, and no instructions."""
+
+    __code__ = awaits.__code__.replace(co_code=plain.__code__.co_code)
+
+
 @pytest.mark.parametrize("fn", [straight, straight_with_an_inner_function], ids=lambda fn: fn.__name__)
 def test_an_async_function_without_an_await_never_waits(fn: Callable[..., Any]) -> None:
     assert never_awaits(fn)
@@ -78,8 +85,10 @@ def test_an_async_function_without_an_await_never_waits(fn: Callable[..., Any]) 
         wrapper,
         functools.partial(straight, 1),
         asyncio.sleep,
+        AsyncMock(),
+        Compiled(),
     ],
-    ids=lambda fn: getattr(fn, "__qualname__", "partial"),
+    ids=lambda fn: getattr(fn, "__qualname__", type(fn).__name__),
 )
 def test_any_other_may_wait(fn: Callable[..., Any]) -> None:
     assert not never_awaits(fn)
