@@ -234,6 +234,7 @@ class WatchedExecutor(LocalExecutor):
         if not getattr(handler.fn, "__module__", "").startswith(_OWN):
             if handler.name not in _BINDERS or _BINDERS[handler.name].handler is not handler:
                 _BINDERS[handler.name] = Binder(handler)
+                _BINDERS[handler.name].runs_through = handler.kind == "inline"  # any other may be made to stand still
             attempt.handler = self._watched(attempt, handler)
         self._attempts.append(attempt)
         super().start(attempt)
