@@ -789,6 +789,7 @@ def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() 
         ("waits_for_ended", "SEARCH w USING INDEX run_waits_for_children", "(run_no>? AND run_no<?)"),
         ("page_of_waits_for_children", "USING COVERING INDEX run_waits_for_children", "(run_no>?)"),
         ("held_messages", "USING INDEX run_inbox_messages_held", "(run_no=?)"),
+        ("open_nodes", "SEARCH n USING INDEX run_node_state_open", "(run_no=?)"),
         ("runs_unowned", "USING INDEX run_state_live", "(engine=? AND status=? AND rowid<?)"),
         ("loads", "USING COVERING INDEX run_state_live", "(engine>?)"),
         ("unowned_versions", "USING INDEX run_state_ready", "((workflow,version)>(?,?))"),
@@ -806,6 +807,7 @@ def test_what_is_asked_often_is_found_and_sorted_by_an_index_among_any_number_of
     assert any(one.endswith(f"{step} {columns}") for one in plan), plan
     if statement not in (
         "held_messages",
+        "open_nodes",
         "unowned_versions",
         "claimable",
         "claimable_of_roots",
@@ -829,6 +831,39 @@ def test_looking_for_versions_reads_no_more_with_more_runs_of_each() -> None:
         assert len(found) == 6
         steps.append(counted[0])
     assert steps[1] < 2 * steps[0], steps
+
+
+def test_reading_open_rows_takes_no_longer_with_more_items_and_visits_behind(store: SqliteStore) -> None:
+    (no,) = make_runs(store, 1)
+    own = [node_row(no, name, ".") for name in ("first", "map", "zeal")]
+    assert refusals(store, step(no, nodes=own)) == [None]
+    writer = store._writer
+    assert writer is not None
+    steps = []
+    for seq, count in ((2, 10), (3, 3_000)):
+        items = [node_row(no, "map", f".map.{i}.", is_open=0) for i in range(count)]
+        visits = [node_row(no, "first", ".", is_open=0)._replace(visit=2 + i) for i in range(count)]
+        assert refusals(store, step(no, seq, nodes=items + visits)) == [None]
+        with stepped(writer) as counted:
+            found = writer.execute(load("sqlite")["open_nodes"], (f"[{no}]",)).fetchall()
+        assert found == own
+        steps.append(counted[0])
+    assert steps[1] < 2 * steps[0], steps
+
+
+def test_the_first_instances_of_a_workflows_own_nodes_are_in_the_key_alone(store: SqliteStore) -> None:
+    (no,) = make_runs(store, 1)
+    inside = [node_row(no, "b", ".a.0."), node_row(no, "a", ".")._replace(visit=2)]
+    nodes = [node_row(no, "a", "."), *inside, node_row(no, "b", ".a.1.", is_open=0)]
+    assert refusals(store, step(no, nodes=nodes)) == [None]
+    writer = store._writer
+    assert writer is not None
+    entries = """
+        SELECT node, path, visit FROM run_node_state INDEXED BY run_node_state_open
+        WHERE is_open = 1 AND (path <> '.' OR visit > 1) ORDER BY rowid
+    """
+    assert writer.execute(entries).fetchall() == [(row.node, row.path, row.visit) for row in inside]
+    assert store.open_nodes([no]) == nodes[:3]
 
 
 @contextmanager
@@ -894,6 +929,32 @@ def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_th
     assert connection.execute("SELECT queue, last_engine FROM run_state").fetchall() == [("default", None)]
     wanted = ('[["order", 1]]', '["default"]', 10)
     assert connection.execute(load("sqlite")["claimable"], wanted).fetchall() == [(1, "order", 1)]
+
+
+def test_the_open_rows_of_an_earlier_version_are_found_in_their_order_and_the_run_goes_on(path: Path) -> None:
+    before = migrations("sqlite")[:6]
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("journal_mode", "wal")
+        migrate(connection, "test", before)
+        rows = [
+            node_row(1, "late", "."),
+            node_row(1, "map", "."),
+            node_row(1, "each", ".map.0.", is_open=0),
+            node_row(1, "each", ".map.1."),
+            node_row(1, "early", "."),
+            node_row(1, "early", ".")._replace(visit=2),
+        ]
+        add = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        connection.executemany(add, rows)
+    with closing(SqliteStore(str(path))) as store:
+        store.open()
+        assert store.health(thorough=True).schema == len(migrations("sqlite"))
+        assert store.nodes(1) == rows
+        assert store.open_nodes([1]) == [row for row in rows if row.is_open]
+        assert refusals(store, creation(1)) == [None]
+        more = [rows[1]._replace(status="completed"), rows[3]._replace(is_open=0), node_row(1, "after", ".")]
+        assert refusals(store, step(1, nodes=more)) == [None]
+        assert [row.node for row in store.open_nodes([1])] == ["late", "map", "early", "early", "after"]
 
 
 def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:

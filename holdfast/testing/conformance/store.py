@@ -461,6 +461,24 @@ class StoreConformance(Suite):
         assert refusals(store, step(first, 3, nodes=again)) == [None]
         assert store.open_nodes([first]) == again
 
+    def test_open_rows_of_every_scope_and_visit_come_in_the_order_in_which_they_first_came(self, store: Store) -> None:
+        first, second = make_runs(store, 2)
+
+        def rows(no: int) -> list[NodeRow]:
+            items = [node_row(no, "each", f".map.{i}.", is_open=int(i > 1)) for i in range(4)]
+            visits = [node_row(no, "late", ".")._replace(visit=visit, is_open=int(visit != 2)) for visit in (1, 2, 3)]
+            rounds = [node_row(no, "zeal", ".", is_open=0), node_row(no, "each", ".")]
+            return [node_row(no, "map", "."), *items, node_row(no, "early", "."), *visits, *rounds]
+
+        assert refusals(store, *(step(no, nodes=rows(no)) for no in (first, second))) == [None, None]
+        opened = [row for no in (first, second) for row in rows(no) if row.is_open]
+        assert store.open_nodes([second, first]) == opened
+        assert store.open_nodes([first, 77_777, first]) == [row for row in opened if row.run_no == first]
+        again = [node_row(first, "zeal", "."), node_row(first, "map", ".", is_open=0)]
+        assert refusals(store, step(first, 2, nodes=again)) == [None]
+        names = [row.node for row in store.open_nodes([first])]
+        assert names == ["each", "each", "early", "late", "late", "each", "zeal"]
+
     def test_nodes_under_a_path(self, store: Store) -> None:
         (no,) = make_runs(store, 1)
         paths = ["", ".map.0.", ".map.1.", ".map.10.", ".mapper.1.", ".map.1.loop.0."]

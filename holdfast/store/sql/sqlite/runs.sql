@@ -88,10 +88,24 @@ WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR statu
 GROUP BY status;
 
 -- name: open_nodes
--- The rows that belong to the memory of these runs; rowid is the order of first scheduling.
-SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
-    is_open, started_at, finished_at
-FROM run_node_state WHERE run_no IN (SELECT value FROM json_each(?)) AND is_open = 1 ORDER BY run_no, rowid;
+-- The rows that belong to the memory of these runs; rowid is the order of first scheduling. Those that the index of open
+-- rows leaves out are found by the key, from one node that a run has met to the next: whatever a map or a loop has left
+-- behind is between the two, and is not read.
+WITH RECURSIVE met (run_no, node) AS (
+    SELECT DISTINCT value, (SELECT min(n.node) FROM run_node_state AS n WHERE n.run_no = value) FROM json_each(?1)
+    UNION ALL
+    SELECT met.run_no, (
+        SELECT min(n.node) FROM run_node_state AS n WHERE n.run_no = met.run_no AND n.node > met.node)
+    FROM met WHERE met.node IS NOT NULL),
+found (no) AS (
+    SELECT n.rowid FROM met CROSS JOIN run_node_state AS n
+        ON n.run_no = met.run_no AND n.node = met.node AND n.path = '.' AND n.visit = 1
+    UNION ALL
+    SELECT n.rowid FROM run_node_state AS n INDEXED BY run_node_state_open
+    WHERE n.run_no IN (SELECT value FROM json_each(?1)) AND n.is_open = 1 AND (n.path <> '.' OR n.visit > 1))
+SELECT n.run_no, n.node, n.path, n.visit, n.status, n.attempt, n.failures, n.output_seq, n.memory_seq, n.not_before,
+    n.captured, n.scope, n.is_open, n.started_at, n.finished_at
+FROM found CROSS JOIN run_node_state AS n ON n.rowid = found.no WHERE n.is_open = 1 ORDER BY n.run_no, n.rowid;
 
 -- name: nodes
 -- All rows of a run, closed scopes too.

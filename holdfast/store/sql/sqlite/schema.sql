@@ -91,7 +91,9 @@ CREATE TABLE run_node_state (
     PRIMARY KEY (run_no, node, path, visit)
 ) STRICT;
 
-CREATE INDEX run_node_state_open ON run_node_state (run_no) WHERE is_open = 1;
+-- Open rows among any number of closed ones. The first instance of each of the workflow's own nodes is not in it: there
+-- are no more of them than the definition has nodes, so that the key finds them, and they are what most steps add.
+CREATE INDEX run_node_state_open ON run_node_state (run_no) WHERE is_open = 1 AND (path <> '.' OR visit > 1);
 
 -- A rowid table with an index beside it: appends go to one place, whichever runs they belong to.
 CREATE TABLE run_events (
