@@ -122,6 +122,7 @@ class Recovery:
         claimed = 0
         while won := await self.claim(await self._claimable_page()):
             claimed += won
+            await self.wake_due()  # very many take a while, and time does not wait for them
             if self.more_is_due:
                 self.is_behind = True
                 break
