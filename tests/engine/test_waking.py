@@ -295,6 +295,20 @@ async def test_very_many_timers_fire_before_the_bodies_of_their_runs_are_waited_
     check_file(db)
 
 
+async def test_timers_are_looked_for_while_very_many_runs_are_claimed(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "CLAIMED_AT_ONCE", 1)
+    async with hf.open(url(db), drive=False) as engine:
+        runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(6)]
+    async with hf.open(url(db), recover=False) as engine:
+        looks = counted(engine, "due_timers", monkeypatch)
+        engine.recovery.roots = None
+        assert await engine.recovery.claim_claimable() == 6
+        assert looks
+        assert [await engine.get(run.run_id).result() for run in runs] == [f"run {n}" for n in range(6)]
+
+
 async def test_of_a_run_with_mail_and_a_timer_that_is_due_the_mail_comes_first(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ TIMED = (
     "a signal from another run",
     "a race",
     "a sleep",
+    "a sleep beside a question",
     "a delay",
 )
 """Cases in which timers fire."""
@@ -42,9 +43,16 @@ def test_no_crash_changes_what_comes_of(name: str) -> None:
     assert report.outcome.startswith("was suspended" if result is None else "was completed")
 
 
-@pytest.mark.parametrize("name", [name for name, case in waiting.CASES.items() if case.result is not None])
-def test_undisturbed_the_run_comes_to_its_result(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "due_at_once"),
+    [
+        *((name, recovery.DUE_AT_ONCE) for name, case in waiting.CASES.items() if case.result is not None),
+        *((name, 1) for name in TIMED),
+    ],
+)
+def test_undisturbed_the_run_comes_to_its_result(name: str, due_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule is compared with this one."""
+    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
     workflow, result, options = waiting.CASES[name]
     outside = {option: value for option, value in options.items() if option in Outside.__struct_fields__}
     inputs = {option: value for option, value in options.items() if option not in outside}

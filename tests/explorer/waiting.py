@@ -141,6 +141,18 @@ async def sends_to_another_run(ctx: hf.Context) -> list[int]:
     return await ctx.child(receiver, run_id="xw-receiver")
 
 
+@hf.workflow(name="xw_sleep_beside_question")
+async def sleeps_beside_a_question(ctx: hf.Context) -> list[Any]:
+    """A part of the body wakes by itself while another one waits on."""
+
+    async def nap() -> int:
+        await ctx.sleep("1m")
+        return await ctx.step(xp_step, 1)
+
+    rested, decision = await asyncio.gather(nap(), ctx.ask("Ship it?", schema=Decision))
+    return [rested, decision.approved]
+
+
 # --- baskets and pauses -------------------------------------------------------------------------------------------
 
 
@@ -308,6 +320,7 @@ CASES = {
         races, [0, True, 0, 1], {"answers": {"Ship it?": {"approved": True}}, "people_take": 0}
     ),
     "a sleep": Case(sleeps, 4),
+    "a sleep beside a question": Case(sleeps_beside_a_question, [2, True], {"answers": ANSWERS, "people_take": 3600.0}),
     "a delay": Case(delayed, [6, 2]),
 }
 """What no crash may change, by what is waited for."""
