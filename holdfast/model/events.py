@@ -9,6 +9,7 @@ event is forever: new fields have defaults, types never change, names are never 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any, Final
 
@@ -495,6 +496,12 @@ def decode(type_name: str, data: bytes) -> Any:
         raise CorruptJournal(f"a {type_name} event cannot be read: {e}") from None
 
 
+@functools.lru_cache(maxsize=64)
+def _moment(visit: int, at: int, token: int) -> str:
+    """The events of a commit, and of many runs that go on together, share it."""
+    return f"{visit}|{at}|{token}|"
+
+
 def link(
     previous: bytes,
     run_id: str,
@@ -509,7 +516,7 @@ def link(
     data: bytes,
 ) -> bytes:
     """The hash of an event: over the one before it and everything in its row."""
-    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{visit}|{at}|{token}|"
+    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{_moment(visit, at, token)}"
     hashed = _new_hash()
     hashed.update(previous + head.encode() + data)
     return hashed.digest()
