@@ -478,6 +478,15 @@ class Activation:
         self._heartbeat = self.loop.call_later(limit, self._expire, why, self._grace_seconds)
 
 
+def completion(attempt: Attempt, result: Any) -> cmd.CompleteNode:
+    """What is said of a body that returned, and of which there is nothing else to say: it had no ctx."""
+    data = encode(result, attempt.handler.returns, what="result")
+    if dying.at is not None:
+        dying.at("body.after")
+    kept = captured(data, attempt.captures, f"the output of {attempt.node}") if attempt.captures else {}
+    return cmd.CompleteNode(attempt.node, attempt.path, attempt.attempt, data, kept, visit=attempt.visit)
+
+
 def _hear_out(task: asyncio.Task[Any]) -> None:
     """A task of a body that was left has ended, and perhaps nobody asks how: that is no reason for a warning."""
     if not task.cancelled():

@@ -48,7 +48,11 @@ class Binder:
         for name, located in args.items():
             decode = self._decoders.get(name)
             if decode is not None:
-                values[name] = self._decode(name, decode, load(located))
+                data = load(located)
+                try:
+                    values[name] = decode(data)
+                except InvalidInput as e:
+                    raise self._misfit(name, e) from None
             elif name == UNDONE:
                 values[self._first] = self._decode(self._first, self._decoders[self._first], load(located))
             elif name == "*":
@@ -63,7 +67,10 @@ class Binder:
         try:
             return decode(data)
         except InvalidInput as e:
-            raise InvalidInput(f"argument {name} of {self.handler.name}: {e.message}") from None
+            raise self._misfit(name, e) from None
+
+    def _misfit(self, name: str, e: InvalidInput) -> InvalidInput:
+        return InvalidInput(f"argument {name} of {self.handler.name}: {e.message}")
 
     @staticmethod
     def is_quick(args: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from holdfast.model.activation import current_body
 from holdfast.model.errors import BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
-from holdfast.worker.activation import Activation
+from holdfast.worker.activation import Activation, completion
 from holdfast.worker.binding import Binder
 from holdfast.worker.context import Context, InlineContext, SyncContext
 from holdfast.worker.memory import Memory
@@ -57,14 +57,14 @@ class LocalExecutor:
     def start(self, attempt: Attempt) -> None:
         if dying.at is not None:
             dying.at("body.before")
-        activation = Activation(attempt, self._gone, self._loop or self._find_loop())
+        binder = self._binder(attempt.handler)
+        if binder.runs_through and not self._stopped and binder.is_quick(attempt.args):
+            self._run_through(attempt, binder, attempt.args, attempt.port.load)
+            return
+        activation = self._activation(attempt)
         if self._stopped:  # what was committed while the engine stopped begins elsewhere
             activation.leave(stopping=True)
             activation.not_begun()
-            return
-        binder = self._binder(attempt.handler)
-        if binder.runs_through and binder.is_quick(attempt.args):
-            self._run_through(activation, binder, attempt.args, attempt.port.load)
             return
         run_no = attempt.port.run_no
         bodies = self._live.get(run_no)
@@ -80,6 +80,9 @@ class LocalExecutor:
                 self._run_sync(activation)
             case "process":
                 activation.task = activation.loop.create_task(self._run_process(activation))
+
+    def _activation(self, attempt: Attempt) -> Activation:
+        return Activation(attempt, self._gone, self._loop or self._find_loop())
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         """The loop of all bodies: to ask for it takes a system call, which is much for each of them."""
@@ -242,24 +245,36 @@ class LocalExecutor:
             if activation.leaving:
                 activation.not_begun()
             else:
-                self._run_through(activation, self._binder(attempt.handler), data, lambda ready: ready)
+                self._run_through(attempt, self._binder(attempt.handler), data, lambda ready: ready, activation)
 
     def _run_through(
-        self, activation: Activation, binder: Binder, located: dict[str, Any], load: Callable[[Any], bytes]
+        self,
+        attempt: Attempt,
+        binder: Binder,
+        located: dict[str, Any],
+        load: Callable[[Any], bytes],
+        activation: Activation | None = None,
     ) -> None:
-        """A body on the loop that cannot wait. Its arguments are at hand or read at once."""
-        handler = activation.attempt.handler
+        """A body on the loop that cannot wait. Its arguments are at hand or read at once. Nobody can meet it half-way:
+        without a ctx it has an activation only where it does not just return."""
+        handler = attempt.handler
         try:
             args, kwargs = binder.bind(located, load)
             if handler.takes_ctx:
+                activation = activation or self._activation(attempt)
                 args.insert(0, InlineContext(activation))
             result = copy_context().run(_call, handler, args, kwargs)
+            completed = completion(attempt, result) if activation is None else None
         except asyncio.CancelledError:
-            activation.interrupted()
+            (activation or self._activation(attempt)).interrupted()
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
-            activation.failed(e)
+            (activation or self._activation(attempt)).failed(e)
         else:
-            activation.completed(result)
+            if activation is not None:
+                activation.completed(result)
+            else:
+                attempt.port.body_left((attempt.node, attempt.path), left=False)
+                attempt.port.tell(completed)
 
     def _run_sync(self, activation: Activation) -> None:
         attempt = activation.attempt

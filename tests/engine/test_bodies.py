@@ -151,6 +151,28 @@ async def test_an_async_body_without_an_await_runs_through_without_a_task(db: Pa
     check_file(db)
 
 
+async def test_a_body_that_runs_through_gives_its_place_back_however_it_ends(db: Path) -> None:
+    @hf.node(concurrency=1)
+    async def straight(how: str) -> Any:
+        if how == "raises":
+            raise KeyError(how)
+        if how == "cancels itself":
+            raise asyncio.CancelledError
+        return object() if how == "returns what cannot be stored" else how
+
+    @hf.workflow
+    def one(how: str):
+        return straight(how)
+
+    ways = {"raises": "KeyError", "cancels itself": "cancelled itself", "returns what cannot be stored": "as JSON"}
+    async with hf.open(url(db)) as engine:
+        for how, why in ways.items():
+            with pytest.raises(hf.RunFailed, match=why):
+                await (await engine.start(one, how=how)).result(timeout=30)
+        assert await (await engine.start(one, how="returns")).result(timeout=30) == "returns"
+    check_file(db)
+
+
 async def test_a_process_body_runs_in_another_process_and_its_failure_is_described(db: Path) -> None:
     async with hf.open(url(db), processes=1) as engine:
         result = await (await engine.start(computes, n=7)).result()
