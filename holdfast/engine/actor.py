@@ -262,7 +262,7 @@ class RunActor(BodyPort):
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
             self.engine.stop_loudly(self, e, [])
             return
-        if self.mailbox:
+        if self.mailbox and not self.queued:
             self.look_at_mail()
 
     # --- pausing -------------------------------------------------------------------------------------------

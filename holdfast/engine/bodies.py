@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.protocols import Attempt
+from holdfast.engine.slots import Place
 from holdfast.model import commands as cmd
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus
@@ -23,19 +24,27 @@ def take_place(actor: RunActor, ns: NodeState) -> bool:
     """Whether a scheduled body may start now: its code is here, and there was a place for it. If only that is missing,
     it starts when there is one."""
     engine = actor.engine
-    node, path = key = (ns.node, ns.path)
     if actor.state.fold.paused or actor.is_for_others:
         return False  # it is scheduled again when the pause ends, or by whoever takes the run
-    if key in actor.places:
+    if actor.places and ns.key in actor.places:
         return True  # it was kept for this body
     place = engine.place_for(ns) if actor.has_code or actor.runs_here() else None
     if place is None:
         return False  # its code is not here
-    isolation = engine.isolation
-    if isolation.closed and not isolation.admits(actor.run_no, lambda: start_if_wanted(actor, node, path)):
+    return not (place or engine.isolation.closed) or _take_limited(actor, ns, place)
+
+
+def _take_limited(actor: RunActor, ns: NodeState, place: Place) -> bool:
+    """The same where bodies of its kind are limited, or where runs are looked at one at a time."""
+    engine, key = actor.engine, ns.key
+
+    def again() -> bool:
+        return start_if_wanted(actor, *key)
+
+    if engine.isolation.closed and not engine.isolation.admits(actor.run_no, again):
         return False
     if place and not engine.slots.take(place):
-        engine.slots.wait(place, _priority(actor, ns), lambda: start_if_wanted(actor, node, path))
+        engine.slots.wait(place, _priority(actor, ns), again)
         return False
     if place:
         actor.places[key] = place

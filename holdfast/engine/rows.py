@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
+from holdfast.model.events import encode, link
 from holdfast.model.evolve import wait_about
 from holdfast.model.graph import Plan
 from holdfast.model.state import Counters, Fold, HeldSignal, NodeState, OpenScope, RunState, WaitState
@@ -77,6 +78,8 @@ def changed_nodes(state: RunState) -> list[NodeRow]:
 
 
 _ASIDE = frozenset({ev.WaitOpened, ev.WaitClosed, ev.RunEdited, ev.TimerSet, ev.TimerFired, ev.TimerCancelled})
+_KINDS = {kind: (name, kind in _ASIDE) for name, kind in ev.TYPES.items()}
+"""What a type of event is called, and whether it changes waits or timers."""
 
 
 def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[list[EventRow], bool]:
@@ -87,12 +90,11 @@ def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[li
     previous, run_no, run_id = state.head_hash, state.run_no, state.run_id
     for entry in entries:
         seq, at, event, node, path, visit, branch = astuple(entry)
-        kind = type(event)
-        type_name = kind.__name__
-        if kind in _ASIDE:
+        type_name, is_aside = _KINDS[type(event)]
+        if is_aside:
             aside = True
-        data = ev.encode(event)
-        previous = ev.link(previous, run_id, seq, branch, type_name, node, path, visit, at, token, data)
+        data = encode(event)
+        previous = link(previous, run_id, seq, branch, type_name, node, path, visit, at, token, data)
         rows.append((run_no, seq, branch, type_name, node, path, visit, at, token, previous, data))
     state.head_hash = previous
     return rows, aside

@@ -31,7 +31,7 @@ Reply = tuple[Done, Any, BaseException | None]
 """Who is told, once it is durable, and what: the rule's answer, or why it was refused."""
 _SCHEDULED, _RUNNING = NodeStatus.SCHEDULED, NodeStatus.RUNNING
 """Members that every step is compared with: to look one up in its Enum takes as long as a call."""
-_MESSAGE, _SUSPEND = cmd.Message, cmd.SuspendNode
+_MESSAGE, _SUSPEND, _NODE_COMPLETED = cmd.Message, cmd.SuspendNode, ev.NodeCompleted
 _PARKING = frozenset({cmd.OpenWait, cmd.SuspendNode})
 """What a body says when a part of it waits."""
 
@@ -92,7 +92,7 @@ def complete(actor: RunActor, draft: Draft) -> None:
     """What belongs into the same commit: starts for which there is a place, and the result if it is at hand."""
     for entry in draft.entries:
         event = entry.event
-        if type(event) is not ev.NodeCompleted or event.virtual or event.pended_at is not None:
+        if type(event) is not _NODE_COMPLETED or event.virtual or event.pended_at is not None:
             continue
         if entry.path == "." or _has_readers(actor.plan, entry):
             actor.engine.values.put(actor.run_no, entry.seq, bytes(event.output))

@@ -63,6 +63,7 @@ HELD = {"held": True}
 """What the sender of a signal is told that nobody waits for yet."""
 
 T = TypeVar("T")
+_MESSAGE, _CREATE = cmd.Message, cmd.Create
 _child_report = msgspec.json.Decoder(ChildReport).decode
 _asked = msgspec.json.Decoder(Asked).decode
 _answered = msgspec.json.Decoder(Answered).decode
@@ -80,10 +81,11 @@ def decide(state: RunState, command: Any, now: int) -> Draft:
 
 def apply(d: Draft, command: Any) -> Any:
     """Add a command's consequences to a turn. Raises Refusal before anything was drafted for it."""
-    if d.state.status in RUN_TERMINAL and type(command) is not cmd.Message:
+    kind = type(command)
+    if d.state.status in RUN_TERMINAL and kind is not _MESSAGE:
         raise Refusal("finished", f"the run has {d.state.status}")
-    answer = _RULES[type(command)](d, command)
-    if type(command) is not cmd.Create:
+    answer = _RULES[kind](d, command)
+    if kind is not _CREATE:
         settle(d)
     return answer
 

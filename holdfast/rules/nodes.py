@@ -47,15 +47,15 @@ def _has_ended(d: Draft, ns: NodeState) -> bool:
     return any(d.state.waits[wait_id].is_of_ended_body for wait_id in ns.waits)
 
 
-def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
-    """Decide a pending node if everything it refers to is settled."""
+def look(d: Draft, scope: OpenScope, plan: NodePlan, settled: NodeState | None = None) -> None:
+    """Decide a pending node if everything it refers to is settled; `settled` is what it waited for, or a part of it."""
     state = d.state
     path = plan.path(scope.path)
     if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None or state.fold.paused:
         return
     before = None
     if plan.follows is not None:
-        before = lookup(state, scope, plan.follows)
+        before = settled or lookup(state, scope, plan.follows)
         if before is None or before.status not in NODE_SETTLED:
             return
     elif plan.waits_for and not _decidable(d, scope, plan, path):
@@ -410,7 +410,7 @@ def _draw(d: Draft, ns: NodeState) -> None:
             missing = d.state.missing.get((name, plan.path(scope.path)))
             if missing is not None:
                 missing.discard(ns.node)
-        look(d, scope, plan)
+        look(d, scope, plan, ns)
 
 
 def enter(d: Draft, scope: OpenScope) -> None:
