@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import bodies, commits, effects, resting, turns
 from holdfast.engine.alarms import Alarms
+from holdfast.engine.futures import settle
 from holdfast.engine.persistence import Persistence
 from holdfast.engine.port import BodyPort
 from holdfast.engine.protocols import Done
@@ -39,9 +40,9 @@ class RunActor(BodyPort):
 
     __slots__ = (
         "_draft",
-        "_left",
         "_replies",
         "_stopped_by",
+        "_until_left",
         "alarms",
         "awaits_place",
         "children",
@@ -125,8 +126,8 @@ class RunActor(BodyPort):
         self.resting: asyncio.Handle | None = None
         """Lets go of it, when it has rested for long enough."""
         self.gone = False
-        self._left: asyncio.Event | None = None
-        """Set when this engine does not drive the run any more; made when somebody waits for it."""
+        self._until_left: list[asyncio.Future[None]] = []
+        """Those who wait until this engine does not drive the run any more."""
         self._stopped_by: BaseException | None = None
         """The bug that stopped it, if it was one."""
 
@@ -313,14 +314,17 @@ class RunActor(BodyPort):
         self.engine.left(self)
         if error is not None and not isinstance(error, LeaseLost):
             self._stopped_by = error
-        if self._left is not None:
-            self._left.set()
+        for waiter in self._until_left:
+            settle(waiter, None, None)
 
     async def until_left(self) -> None:
         """Wait until the run has ended, or is not driven here any more. Raises what stopped it, if that was a bug."""
         if not self.gone:
-            if self._left is None:
-                self._left = asyncio.Event()
-            await self._left.wait()
+            waiter = self.engine.loop.create_future()
+            self._until_left.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._until_left.remove(waiter)
             if self._stopped_by is not None:
                 raise self._stopped_by

@@ -24,7 +24,7 @@ from holdfast.model.captures import capture, check_size
 from holdfast.model.definition import Settings
 from holdfast.model.errors import HoldfastError, InvalidInput, LeaseLost, MissingCode, RunExists, UsageError
 from holdfast.model.graph import Plan
-from holdfast.model.handlers import RegisteredWorkflow
+from holdfast.model.handlers import Parameter, RegisteredWorkflow
 from holdfast.model.ids import unique
 from holdfast.model.limits import CHILD_DEPTH_MAX, NAME_LENGTH_MAX
 from holdfast.model.state import RunState, code_hash
@@ -292,18 +292,14 @@ class Starting:
 def encode_inputs(workflow: RegisteredWorkflow, inputs: dict[str, Any]) -> tuple[bytes, dict[str, bytes]]:
     """The inputs as one JSON object, each checked against its annotation; also each by itself."""
     known = {p.name: p for p in workflow.params}
-    unknown = [name for name in inputs if name not in known]
-    missing = [p.name for p in workflow.params if p.required and p.name not in inputs]
-    if unknown or missing:
-        wrong = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
-        takes = ", ".join(known) or "no inputs"
-        raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
-    defaults = {p.name: p.default for p in workflow.definition.params if not p.required}
+    if inputs.keys() != known.keys():
+        _check_names(workflow, inputs, known)
+        inputs = {p.name: p.default for p in workflow.definition.params if not p.required} | inputs
     parts: dict[str, bytes] = {}
     for name, param in known.items():
         what = f"input {name}"
         try:
-            data = values.encode(inputs.get(name, defaults.get(name)), param.annotation, what=what)
+            data = values.encode(inputs.get(name), param.annotation, what=what)
             values.decoder(param.annotation)(data)
         except HoldfastError as e:
             where = "" if what in e.message else f"{what}: "
@@ -311,6 +307,15 @@ def encode_inputs(workflow: RegisteredWorkflow, inputs: dict[str, Any]) -> tuple
         parts[name] = data
     body = b",".join(msgspec.json.encode(name) + b":" + data for name, data in parts.items())
     return b"{" + body + b"}", parts
+
+
+def _check_names(workflow: RegisteredWorkflow, inputs: dict[str, Any], known: dict[str, Parameter]) -> None:
+    unknown = [name for name in inputs if name not in known]
+    missing = [p.name for p in workflow.params if p.required and p.name not in inputs]
+    if unknown or missing:
+        wrong = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
+        takes = ", ".join(known) or "no inputs"
+        raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
 
 
 def check_run_id(run_id: str) -> None:

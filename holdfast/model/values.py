@@ -86,7 +86,7 @@ def decoder(annotation: Any) -> Callable[[bytes | str], Any]:
     """
     try:
         # A | B equals B | A, but which member is tried first is the author's choice
-        return _cached_decoder(annotation, typing.get_args(annotation))
+        return _cached_decoder(annotation, () if type(annotation) is type else typing.get_args(annotation))
     except TypeError as e:
         if "unhashable" not in str(e):
             raise

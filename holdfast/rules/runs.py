@@ -24,7 +24,7 @@ SECOND = 1_000_000
 def begin(d: Draft) -> None:
     """Schedule what waits for nothing."""
     create(d)
-    d.extra.opened.append(d.state.scopes["."])
+    nodes.enter(d, d.state.scopes["."])
 
 
 def create(d: Draft) -> None:

@@ -102,10 +102,11 @@ async def test_result_gives_up_after_its_timeout_and_the_run_goes_on(db: Path) -
 
     async with hf.open(url(db)) as engine:
         run = await engine.start(slow)
+        patient = asyncio.ensure_future(run.result())
         with pytest.raises(TimeoutError):
             await run.result(timeout=0.01)
         gate.open.set()
-        assert await run.result() == "done"
+        assert await run.result() == await patient == "done"
 
 
 async def test_nodes_show_status_attempt_output_and_what_is_pending(db: Path) -> None:
