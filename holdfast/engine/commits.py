@@ -16,7 +16,7 @@ from holdfast.engine.inbox import message_rows, verdict
 from holdfast.model.errors import RunExists
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules.draft import ChildToCreate, Draft
-from holdfast.store.api import Commit, MessageOutcome, RunStep
+from holdfast.store.api import Commit, MessageOutcome, RunChange, RunRow, RunStep
 
 if TYPE_CHECKING:
     from holdfast.engine.actor import RunActor
@@ -31,17 +31,20 @@ def of_turn(actor: RunActor, draft: Draft) -> Commit:
     ends = state.status in RUN_TERMINAL
     owner = None if ends or actor.is_for_others else actor.engine.lease.engine
     written = (state.status, owner, state.branch, state.started_at)
-    commit = Commit(actor.run_no, actor.token, actor.expected_seq, nodes=changed, events=events)
+    create: RunRow | None = None
+    change: RunChange | RunStep | None = None
     if actor.creating is not None:
         made = actor.creating
-        actor.row = rows.run_row(state, actor.token, owner, made["input_hash"], made["parent_no"], made["root_no"])
-        commit.create = actor.row
+        create = rows.run_row(state, actor.token, owner, made["input_hash"], made["parent_no"], made["root_no"])
+        actor.row = create
     elif state.fold_changed or actor.written != written:
-        commit.change = rows.run_change(state, owner)
+        change = rows.run_change(state, owner)
     else:
-        commit.change = RunStep(state.seq, state.head_hash, state.recoveries)
+        change = RunStep(state.seq, state.head_hash, state.recoveries)
     actor.written = written
-    state.fold_changed = False
+    if state.fold_changed:
+        state.fold_changed = False
+    commit = Commit(actor.run_no, actor.token, actor.expected_seq, change, create, changed, events, ends=ends)
     if aside:
         commit.waits = rows.wait_rows(state, entries)
         commit.timers = rows.timer_rows(state, entries)
@@ -51,7 +54,6 @@ def of_turn(actor: RunActor, draft: Draft) -> Commit:
         commit.children = [_child(actor, spec) for spec in extras.children if not _is_there(actor, spec)]
         born = {child.run_id: child.run_no for child in actor.children}  # they are not in the store yet
         commit.messages = message_rows(actor.engine.store, draft, born)
-    commit.ends = ends
     return commit
 
 

@@ -73,7 +73,7 @@ def changed_nodes(state: RunState) -> list[NodeRow]:
     for ns in state.changed:
         ns.changed = False
         rows.append(node_row(state.run_no, ns, 0 if ns.closed else 1))
-    state.changed = []
+    state.changed.clear()
     return rows
 
 

@@ -202,7 +202,8 @@ def start(d: Draft, ns: NodeState) -> None:
         inputs = inputs_of(args)
     else:
         args, inputs = _located_directly(d.state, ns, direct)
-    ns.races = None
+    if ns.races is not None:
+        ns.races = None
     d.emit(ev.NodeStarted(ns.attempt, inputs), ns)
     d.started.append((ns, args))
 
