@@ -52,6 +52,8 @@ class Recovery:
         self._last_due: TimerRow | None = None
         """Where the next page of due timers begins, while there are more of them."""
         self._next_due_look = 0.0
+        self._waking = False
+        """A page of them is being looked for and claimed; whoever else would look finds the same."""
         self.is_behind = False
         """Not all that could be claimed was, as far as is known: there was no room, or timers came first."""
         self.coming = 0
@@ -171,9 +173,17 @@ class Recovery:
         for their runs, they are only fired: time does not wait until the bodies of others are done. Their runs are
         then claimed like all others that want an owner."""
         engine = self._engine
+        may_look = engine.loop.time() >= self._next_due_look and not self._waking
+        if may_look and engine.drives and not engine.stopping and not engine.lease.has_run_out:
+            self._waking = True
+            try:
+                await self._wake_page()
+            finally:
+                self._waking = False
+
+    async def _wake_page(self) -> None:
+        engine = self._engine
         began = engine.loop.time()
-        if engine.stopping or not engine.drives or engine.lease.has_run_out or began < self._next_due_look:
-            return
         roots = None if self.roots is None else sorted(self.roots)
         now, names, after = engine.clock.now(), handlers.workflow_names(), self._last_due
         due = await engine.read(
@@ -213,6 +223,14 @@ class Recovery:
             return 0
         coming = 0 if in_passing else len(wanted)
         self.coming += coming
+        try:
+            return await self._take(wanted, alone, in_passing)
+        finally:
+            self.coming -= coming
+
+    async def _take(self, wanted: Sequence[int], alone: bool, in_passing: bool) -> int:
+        """Claim page by page, and go on with what was won; while one page is read, the next is claimed."""
+        engine = self._engine
         pages = [wanted[start : start + CLAIMED_AT_ONCE] for start in range(0, len(wanted), CLAIMED_AT_ONCE)]
         pages.reverse()
         claimed: list[RunRow] = []
@@ -226,7 +244,7 @@ class Recovery:
         try:
             while following is not None or pages:
                 rows = await (following or claim_page())
-                following = engine.spawn(claim_page()) if pages else None  # while these are read
+                following = engine.spawn(claim_page()) if pages else None
                 for start in range(0, len(rows), LOADED_AT_ONCE):
                     page = rows[start : start + LOADED_AT_ONCE]
                     await engine.loading.load(page, alone=alone, in_passing=in_passing)
@@ -239,8 +257,6 @@ class Recovery:
             if unread and not engine.stopping:  # nobody else could have them while they are ours
                 engine.spawn(engine.loading.give_back(unread))
             raise
-        finally:
-            self.coming -= coming
         return len(claimed)
 
     def room_left(self) -> None:
