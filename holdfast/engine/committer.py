@@ -24,7 +24,6 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import dying
 from holdfast.engine.futures import settle
-from holdfast.engine.handovers import SLOW_SECONDS, WAITING_SHARE
 from holdfast.engine.writers import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, Landed, Store
@@ -75,8 +74,7 @@ class Committer:
         self._has_failed = False
         self._is_closed = False
         self.on_loop = False
-        """Commit on the loop when a single commit is all there is: no thread hand-over."""
-        self._slow_until = 0.0
+        """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
         self.wait_when_full = True
         """A full disk: try again until there is space, rather than give up."""
         self.commits = 0
@@ -91,22 +89,9 @@ class Committer:
             group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
             self._under_way += 1
             if self.on_loop and len(group) == 1 and self._writer.idle:
-                self._write_on_loop(group)
+                self._land(group, *self._try(group))
             else:
                 self._send(group)
-
-    def _write_on_loop(self, group: list[tuple[Commit, Lander]]) -> None:
-        began = self._loop.time()
-        outcome = self._try(group)
-        took = self._loop.time() - began
-        if took > SLOW_SECONDS:
-            self._slow_until = began + took / WAITING_SHARE
-        self._land(group, *outcome)
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether the loop has not had to wait for the disk lately."""
-        return self._loop.time() >= self._slow_until
 
     def _send(self, group: list[tuple[Commit, Lander]]) -> None:
         self._writer.put_group(lambda: self._write(group))

@@ -28,7 +28,6 @@ from holdfast.engine.branching import Branching
 from holdfast.engine.catalogue import Catalogue, Recovered
 from holdfast.engine.clock import Clock, clock_of
 from holdfast.engine.committer import Committer
-from holdfast.engine.handovers import nobody_listens
 from holdfast.engine.hub import Hub
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.isolation import Isolation
@@ -393,17 +392,11 @@ class Engine:
         for actor in actors:
             if self.isolation.turn_of is None or not self.isolation.keeps_mail_of(actor):
                 actor.pump(now)
-        self.committer.on_loop = len(self.actors) <= 1 and self._may_commit_on_loop()
+        self.committer.on_loop = self.commit_on_loop and len(self.actors) <= 1
         self.committer.flush()
 
-    commit_on_loop: bool | None = None
-    """While there is one live run, whether it is committed without a thread hand-over; None: if nobody is kept waiting
-    by that."""
-
-    def _may_commit_on_loop(self) -> bool:
-        if self.commit_on_loop is not None:
-            return self.commit_on_loop
-        return not self.store.is_shared and self.committer.is_quick and nobody_listens(self.loop)
+    commit_on_loop = False
+    """Embedded use with one live run: commit without a thread hand-over."""
 
     def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> Alarm:
         """Call when the clock shows `due_at`; never early."""

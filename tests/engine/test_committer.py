@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-import holdfast as hf
-from holdfast.engine import handovers
 from holdfast.engine.committer import SERVED_GROUP_MAX, Committer
-from holdfast.engine.engine import Engine
 from holdfast.engine.writers import TwoWriterThreads
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, Landed, Store
-from tests.engine.kit import url
 
 RUNS = 2 * SERVED_GROUP_MAX + 1
 
@@ -253,73 +247,3 @@ def test_other_writes_are_written_one_after_the_other_in_their_order() -> None:
     works.end(*names)
     writer.close()
     assert works.said == [f"{name} {what}" for name in names for what in ("began", "ended")]
-
-
-# --- the loop or a thread -----------------------------------------------------------------------------------------
-
-
-@hf.node
-async def com_up(x: int) -> int:
-    return x + 1
-
-
-@hf.workflow
-def com_chain(x: int):
-    return com_up(com_up(com_up(x)))
-
-
-def threads_of_commits(engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[int]:
-    """In which threads commits are written from now on, the first of them slowly."""
-    threads: list[int] = []
-    write = engine.store.commit
-
-    def commit(group: Any) -> Any:
-        if not threads:
-            time.sleep(seconds)
-        threads.append(threading.get_ident())
-        return write(group)
-
-    monkeypatch.setattr(engine.store, "commit", commit)
-    return threads
-
-
-async def test_one_live_run_is_committed_on_the_loop_where_nobody_else_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with hf.open(url(tmp_path / "runs.db")) as engine:
-        threads = threads_of_commits(engine, monkeypatch)
-        assert await (await engine.start(com_chain, x=1)).result() == 4
-        assert set(threads) == {threading.get_ident()}
-        threads.clear()
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        async with server:
-            assert await (await engine.start(com_chain, x=2)).result() == 5
-        assert threads
-        assert threading.get_ident() not in threads, "who is served does not wait for the disk"
-
-
-async def test_several_live_runs_are_committed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hf.open(url(tmp_path / "runs.db")) as engine:
-        threads = threads_of_commits(engine, monkeypatch)
-
-        async def run(n: int) -> None:
-            assert await (await engine.start(com_chain, x=n)).result() == n + 3
-
-        await asyncio.gather(*(run(n) for n in range(5)))
-        assert threading.get_ident() not in threads[:3]
-
-
-async def test_the_loop_does_not_wait_for_a_disk_that_was_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hf.open(url(tmp_path / "runs.db")) as engine:
-        threads = threads_of_commits(engine, monkeypatch, seconds=40 * handovers.SLOW_SECONDS)
-        assert await (await engine.start(com_chain, x=1)).result() == 4
-    assert threads[0] == threading.get_ident()
-    assert threading.get_ident() not in threads[1:]
-
-
-async def test_of_a_loop_that_cannot_be_asked_nobody_knows_whom_it_serves() -> None:
-    class Other(asyncio.AbstractEventLoop):
-        pass
-
-    assert handovers.nobody_listens(asyncio.get_running_loop())
-    assert not handovers.nobody_listens(Other())

@@ -77,7 +77,6 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
 
     path = tmp_path / "runs.db"
     async with hf.open(url(path)) as engine:
-        engine.commit_on_loop = False
         run = await engine.start(closing_between, run_id="r")
         await closing.wait()
     assert RUNS == [], "it did not begin where it could not end"

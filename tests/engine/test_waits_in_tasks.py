@@ -237,7 +237,6 @@ async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path:
         return "worked"
 
     async with hf.open(url(tmp_path / "runs.db"), idle_seconds=60) as engine:
-        engine.commit_on_loop = False  # its commit is on its way when the time is over
         run = await engine.start(goes_on_by_itself)
         await until_async(lambda: _is(run, "suspended"))
         _is_over(limit)

@@ -22,18 +22,13 @@ from holdfast.engine.doctor.check import check
 from holdfast.store.urls import store_at
 
 Figures = dict[str, Any]
-WAYS: tuple[tuple[str, bool | None], ...] = (("", None), ("run_", True), ("thread_", False))
-"""How one live run is committed: as the engine chooses, as in `hf.run`, by the writer's thread."""
-_NAMES = {None: "", True: " as in hf.run", False: " by the writer's thread"}
-KINDS = (("", False), ("step_", True))
-"""Whether steps are those of code."""
 
 
 def w1(bench: Bench) -> Figures:
-    """A chain of 100 durable steps, as a graph and as code, as `hf.open` and `hf.run` commit, and by the thread."""
+    """A chain of 100 durable steps, as a graph and as code, with the writer's thread and as `hf.run` commits."""
     figures: Figures = {}
     measured: list[Sample[Any]] = []
-    ways = tuple((prefix + kind, code, on_loop) for prefix, on_loop in WAYS for kind, code in KINDS)
+    ways = (("", False, False), ("step_", True, False), ("run_", False, True), ("run_step_", True, True))
     for prefix, code, on_loop in ways:
         samples = [
             bench.sample(lambda place: asyncio.run(_step_times(place.url, bench.sizes.chains, code, on_loop)))  # noqa: B023
@@ -41,7 +36,7 @@ def w1(bench: Bench) -> Figures:
         ]
         _latency(figures, prefix, samples)
         measured += samples
-        name = f"W1 {'ctx.step' if code else 'graph'}{_NAMES[on_loop]}"
+        name = f"W1 {'ctx.step' if code else 'graph'}{' as in hf.run' if on_loop else ''}"
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
     if bench.server is not None:
@@ -54,7 +49,7 @@ def w1(bench: Bench) -> Figures:
     return _with_ref(figures, measured)
 
 
-async def _step_times(url: str, chains: int, code: bool, on_loop: bool | None) -> list[float]:
+async def _step_times(url: str, chains: int, code: bool, on_loop: bool) -> list[float]:
     marks, found = workflows.marks, list[float]()
     async with hf.open(url) as engine:
         engine.commit_on_loop = on_loop
@@ -159,20 +154,20 @@ def w4(bench: Bench) -> Figures:
     """A run of one node from start to end, one after the other."""
     figures: Figures = {}
     measured: list[Sample[Any]] = []
-    for prefix, on_loop in WAYS:
+    for prefix, on_loop in (("", False), ("run_", True)):
         samples = [
             bench.sample(lambda place: asyncio.run(_in_turn(place.url, bench.sizes.turns, on_loop)))  # noqa: B023
             for _ in bench.repeats(3)
         ]
         _latency(figures, prefix, samples)
         measured += samples
-        name = f"W4{_NAMES[on_loop]}"
+        name = f"W4{' as in hf.run' if on_loop else ''}"
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
     return _with_ref(figures, measured)
 
 
-async def _in_turn(url: str, turns: int, on_loop: bool | None) -> list[float]:
+async def _in_turn(url: str, turns: int, on_loop: bool) -> list[float]:
     times: list[float] = []
     async with hf.open(url) as engine:
         engine.commit_on_loop = on_loop
