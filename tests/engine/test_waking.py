@@ -74,6 +74,21 @@ def counted(engine: Engine, verb: str, monkeypatch: pytest.MonkeyPatch) -> list[
     return asked
 
 
+def stays_until(done: asyncio.Event) -> hf.Workflow[[], str]:
+    """A workflow whose run is at work until it is let go."""
+
+    @hf.node
+    async def wak_stays() -> str:
+        await done.wait()
+        return "stayed"
+
+    @hf.workflow
+    def wak_staying() -> str:
+        return wak_stays()
+
+    return wak_staying
+
+
 def number_of(engine: Engine, run: Run[Any]) -> int:
     row = engine.store.run(run.run_id)
     assert row is not None
@@ -225,23 +240,13 @@ async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch
 
 async def test_a_timer_fires_on_time_although_there_is_no_room_for_its_run(db: Path) -> None:
     done = asyncio.Event()
-
-    @hf.node
-    async def wak_stays() -> str:
-        await done.wait()
-        return "stayed"
-
-    @hf.workflow
-    def wak_staying() -> Any:
-        return wak_stays()
-
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
         due = await engine.start(wak_asleep, name="due")
         await evicted(engine, 1)
     async with hf.open(url(db), concurrency=1) as engine:
         clock = hold_time(engine)
-        staying = await engine.start(wak_staying)
+        staying = await engine.start(stays_until(done))
         clock.go_on()
         run = engine.get(due.run_id)
         await until(lambda: not engine.store.set_timers([number_of(engine, run)]), "it has fired")
@@ -443,15 +448,6 @@ async def test_runs_with_mail_and_a_timer_that_is_due_take_no_room_that_is_not_t
         at_work.append(sum(actor.is_at_work for actor in engine.actors.values()))
         return answer
 
-    @hf.node
-    async def wak_stays_here() -> str:
-        await done.wait()
-        return "stayed"
-
-    @hf.workflow
-    def wak_staying_here() -> Any:
-        return wak_stays_here()
-
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
         runs = [await engine.start(wak_answered) for _ in range(5)]
@@ -459,7 +455,7 @@ async def test_runs_with_mail_and_a_timer_that_is_due_take_no_room_that_is_not_t
         waits = [(await run.waits())[0] for run in runs]
     async with hf.open(url(db), concurrency=1) as engine:
         clock = hold_time(engine)
-        staying = await engine.start(wak_staying_here)
+        staying = await engine.start(stays_until(done))
         for run, wait in zip(runs, waits, strict=True):
             payload = msgspec.json.encode({"wait_id": wait.wait_id, "value": "this one", "actor": "test"})
             answer = MessageRow(f"m_{run.run_id}", number_of(engine, run), "answer", payload, 0)
