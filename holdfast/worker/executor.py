@@ -45,6 +45,8 @@ class LocalExecutor:
         """Bodies that nobody waits for any more and that still clean up."""
         self._binders: dict[str, Binder] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = copy_context()
+        """What every body begins with, whoever moved its run: the context of whoever opened the engine."""
         self._stopped = False
         self._thread_count = threads
         self._process_count = processes
@@ -73,7 +75,9 @@ class LocalExecutor:
         bodies[activation.key] = activation
         match attempt.handler.kind:
             case "async":
-                activation.task = asyncio.Task(self._run_async(activation), loop=activation.loop, name=attempt.node)
+                activation.task = asyncio.Task(
+                    self._run_async(activation), loop=activation.loop, name=attempt.node, context=self._context.copy()
+                )
             case "inline":
                 activation.task = activation.loop.create_task(self._prepare_inline(activation))
             case "sync":
@@ -263,7 +267,7 @@ class LocalExecutor:
             if handler.takes_ctx:
                 activation = activation or self._activation(attempt)
                 args.insert(0, InlineContext(activation))
-            result = copy_context().run(_call, handler, args, kwargs)
+            result = self._context.copy().run(_call, handler, args, kwargs)
             completed = completion(attempt, result) if activation is None else None
         except asyncio.CancelledError:
             (activation or self._activation(attempt)).interrupted()
@@ -328,7 +332,7 @@ class LocalExecutor:
         if self._threads is None:
             self._threads = ThreadBodies(self._thread_count)
         try:
-            job: ThreadJob = self._threads.start(body, done)
+            job: ThreadJob = self._context.copy().run(self._threads.start, body, done)
         except HoldfastError as e:
             activation.failed(e)
             return
