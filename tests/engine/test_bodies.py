@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,65 @@ async def test_a_body_that_runs_through_gives_its_place_back_however_it_ends(db:
                 await (await engine.start(one, how=how)).result(timeout=30)
         assert await (await engine.start(one, how="returns")).result(timeout=30) == "returns"
     check_file(db)
+
+
+TOLD: ContextVar[str] = ContextVar("TOLD", default="nothing")
+
+
+@hf.node
+async def tells_in_a_task(heard: str) -> str:
+    await asyncio.sleep(0)
+    heard += f" {TOLD.get()}"
+    TOLD.set("in a task")
+    return heard
+
+
+@hf.node
+async def tells_straight(heard: str) -> str:
+    heard += f" {TOLD.get()}"
+    TOLD.set("straight")
+    return heard
+
+
+@hf.node(inline=True)
+def tells_inline(heard: str) -> str:
+    heard += f" {TOLD.get()}"
+    TOLD.set("inline")
+    return heard
+
+
+@hf.node
+def tells_in_a_thread(heard: str) -> str:
+    heard += f" {TOLD.get()}"
+    TOLD.set("in a thread")
+    return heard
+
+
+@hf.workflow
+def tells_all(heard: str):
+    for tells in (tells_in_a_task, tells_straight, tells_inline, tells_in_a_thread) * 2:
+        heard = tells(heard)
+    return heard
+
+
+@pytest.mark.parametrize("persistence", ["aggressive", "lazy"])
+async def test_bodies_see_the_context_in_which_the_engine_was_opened_and_nothing_of_each_other(
+    db: Path, persistence: str
+) -> None:
+    before = TOLD.set("before")
+    async with hf.open(url(db)) as engine:
+        TOLD.set("since")
+        runs = [await engine.start(tells_all, heard="", persistence=persistence) for _ in range(2)]
+        assert [await run.result() for run in runs] == [" before" * 8] * 2
+    TOLD.reset(before)
+
+
+def test_bodies_of_hf_run_see_what_was_set_before_and_nothing_of_each_other(db: Path) -> None:
+    def program() -> str:
+        TOLD.set("before")
+        return hf.run(tells_all, heard="", db=url(db))
+
+    assert copy_context().run(program) == " before" * 8
 
 
 async def test_a_process_body_runs_in_another_process_and_its_failure_is_described(db: Path) -> None:
