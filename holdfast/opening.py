@@ -122,7 +122,6 @@ async def _run(
     inputs: dict[str, Any],
 ) -> R:
     async with open_engine(db, recover=False) as engine:
-        engine.commit_on_loop = True
         engine.committer.wait_when_full = False
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
         await started.until_quiet()

@@ -73,7 +73,6 @@ async def _drive(
     runs: Sequence[Run[Any]] = ()
     try:
         async with open_engine(url, recover=False) as engine:
-            engine.commit_on_loop = True
             engine.committer.wait_when_full = False
             stop.engine = engine
             runs = stop.runs = await _unless_stopped(begin(engine), stop)

@@ -1,7 +1,7 @@
 """Committer: the one write path.
 
 Owns: which commits go together, and when those who made them hear of it.
-Never: builds a commit (commits.py), knows SQL (store), or in which thread it is written (writers.py).
+Never: builds a commit (commits.py), knows SQL (store), or in which thread it is written (writers.py, handovers.py).
 Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
 over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
 was being written is the next group; nobody waits for a window.
@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import dying
 from holdfast.engine.futures import settle
+from holdfast.engine.handovers import Handovers
 from holdfast.engine.writers import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.api import Commit, Landed, Store
@@ -61,6 +62,7 @@ class Committer:
         loop: asyncio.AbstractEventLoop,
         on_fatal: Callable[[BaseException], None],
         writer: Writer,
+        one_run_lives: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -71,10 +73,13 @@ class Committer:
         self._pending: list[tuple[Commit, Lander]] = []
         self._under_way = 0
         """Groups that were sent and have not landed."""
+        self._calls = 0
+        """Other writes that were sent and have not been reported."""
         self._has_failed = False
         self._is_closed = False
-        self.on_loop = False
-        """Commit on the loop when a single commit is all there is: no thread hand-over (embedded use only)."""
+        self._one_run_lives = one_run_lives
+        """Whether no other run could do something while the loop writes."""
+        self._handovers = Handovers(loop)
         self.wait_when_full = True
         """A full disk: try again until there is space, rather than give up."""
         self.commits = 0
@@ -88,30 +93,55 @@ class Committer:
         while self._pending and self._under_way < self._writer.groups_max:
             group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
             self._under_way += 1
-            if self.on_loop and len(group) == 1 and self._writer.idle:
-                self._land(group, *self._try(group))
+            if len(group) == 1 and self._may_write_here():
+                self._write_here(group)
             else:
                 self._send(group)
+
+    def _may_write_here(self) -> bool:
+        if self._is_served or self._calls:
+            return False
+        return self._one_run_lives() and self._handovers.can_be_saved()
+
+    def _write_here(self, group: list[tuple[Commit, Lander]]) -> None:
+        """On the loop, without a hand-over."""
+        began = self._loop.time()
+        try:
+            outcomes, error = self._try(group, self._store.commit_if_free)
+        except BaseException:  # Ctrl-C, for the second time: if it was written, the writer is refused and we read again
+            self._send(group)
+            raise
+        self._handovers.took(self._loop.time() - began)
+        if outcomes is None:
+            self._send(group)
+        else:
+            self._land(group, outcomes, error)
 
     def _send(self, group: list[tuple[Commit, Lander]]) -> None:
         self._writer.put_group(lambda: self._write(group))
 
     def _write(self, group: list[tuple[Commit, Lander]]) -> None:
-        outcome = self._try(group)
+        outcome = self._try(group, self._store.commit)
         self._call_loop(self._land, group, *outcome)
 
-    def _try(self, group: list[tuple[Commit, Lander]]) -> tuple[list[Landed], BaseException | None]:
+    @staticmethod
+    def _try(
+        group: list[tuple[Commit, Lander]], write: Callable[[list[Commit]], list[Landed] | None]
+    ) -> tuple[list[Landed] | None, BaseException | None]:
+        """What became of each, or the error; no outcomes when it was not a time to write."""
         if dying.at is not None:
             dying.at("commit.before")
         try:
-            landed = self._store.commit([commit for commit, _ in group])
-            if dying.at is not None:
+            landed = write([commit for commit, _ in group])
+            if dying.at is not None and landed is not None:
                 dying.at("commit.after")
             return landed, None
         except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it on the loop
             return [], e
 
-    def _land(self, group: list[tuple[Commit, Lander]], outcomes: list[Landed], error: BaseException | None) -> None:
+    def _land(
+        self, group: list[tuple[Commit, Lander]], outcomes: list[Landed] | None, error: BaseException | None
+    ) -> None:
         self._under_way -= 1
         if error is not None:
             self._fail(group, error)
@@ -119,6 +149,7 @@ class Committer:
         self.commits += 1
         if self._is_served:
             self.flush()
+        assert outcomes is not None
         assert len(outcomes) == len(group)
         group.reverse()
         for outcome in outcomes:
@@ -152,6 +183,7 @@ class Committer:
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
         """Run another write of the store in the writer's turn."""
         self._check()
+        self._calls += 1
         future: asyncio.Future[_T] = self._loop.create_future()
 
         def job() -> None:
@@ -162,9 +194,9 @@ class Committer:
                 if dying.at is not None:
                     dying.at("write.after")
             except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
-                self._call_loop(self._report, future, e)
+                self._call_loop(self._report, future, None, e)
             else:
-                self._call_loop(settle, future, result, None)
+                self._call_loop(self._report, future, result, None)
 
         self._writer.put(job)
         return await future
@@ -195,10 +227,11 @@ class Committer:
 
         self._writer.put(job)
 
-    def _report(self, future: asyncio.Future[Any], error: BaseException) -> None:
+    def _report(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._calls -= 1
         if isinstance(error, OutcomeUnknown):  # whoever asked, the store is closed for everybody
             self._fatal(error)
-        settle(future, None, error)
+        settle(future, result, error)
 
     def _fatal(self, error: BaseException) -> None:
         """The store is of no use any more. Of what fails after that only the first error says why."""

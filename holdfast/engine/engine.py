@@ -130,7 +130,9 @@ class Engine:
         self.store.open()
         self._reader = self._make_reader()
         try:
-            self.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
+            self.committer = Committer(
+                self.store, self.loop, self._store_failed, self._writer(), lambda: len(self.actors) <= 1
+            )
             self.starting = Starting(self)
             self.inbox = Inbox(self)
             self.branching = Branching(self)
@@ -392,11 +394,7 @@ class Engine:
         for actor in actors:
             if self.isolation.turn_of is None or not self.isolation.keeps_mail_of(actor):
                 actor.pump(now)
-        self.committer.on_loop = self.commit_on_loop and len(self.actors) <= 1
         self.committer.flush()
-
-    commit_on_loop = False
-    """Embedded use with one live run: commit without a thread hand-over."""
 
     def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> Alarm:
         """Call when the clock shows `due_at`; never early."""

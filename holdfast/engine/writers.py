@@ -36,11 +36,6 @@ class Writer(Protocol):
         """A group of commits."""
         ...
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits here."""
-        ...
-
     def close(self) -> None:
         """Take nothing more, and return when everything that was put here has been done."""
         ...
@@ -70,10 +65,6 @@ class WriterThread:
         self._jobs.put(job)
 
     put_group = put
-
-    @property
-    def idle(self) -> bool:
-        return self._jobs.empty()
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -137,10 +128,6 @@ class TwoWriterThreads:
             with self._changed:
                 self._helping -= 1
                 self._changed.notify_all()
-
-    @property
-    def idle(self) -> bool:
-        return self._first.idle and self._second.idle
 
     def close(self) -> None:
         self._first.close()

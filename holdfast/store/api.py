@@ -366,6 +366,11 @@ class Store(Protocol):
 
     # writing --------------------------------------------------------------------------------------------------
     def commit(self, group: Sequence[Commit]) -> list[Landed]: ...
+    def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
+        """The same for whoever cannot wait: None, and nothing was written, while others write or the store has to
+        tidy up first. `commit` waits for that, or does it."""
+        ...
+
     def reserve_run_numbers(self, count: int) -> int:
         """The first of `count` fresh run numbers, never given out before."""
         ...

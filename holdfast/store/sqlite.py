@@ -25,7 +25,16 @@ from holdfast.store.api import OPENS_BRANCH, Commit, EngineRow, Health, Landed, 
 from holdfast.store.checks import Ask
 from holdfast.store.migrate import migrations
 from holdfast.store.reads import run_row
-from holdfast.store.sqlite_connections import Readers, database_path, open_memory, open_writer, patiently, translated
+from holdfast.store.sqlite_connections import (
+    CHECKPOINT_PAGES,
+    Readers,
+    Waiting,
+    database_path,
+    open_memory,
+    open_writer,
+    patiently,
+    translated,
+)
 from holdfast.store.sqlite_doctor import SqliteDoctor
 from holdfast.store.sqlite_group import BAD_COMMIT, Fenced, add_messages, write_one_by_one, write_together
 from holdfast.store.sqlite_reads import as_json
@@ -36,6 +45,10 @@ _T = TypeVar("_T")
 _SYNCHRONOUS_FULL = 2
 _winnable = msgspec.json.Decoder(list[list[Any]]).decode
 _HEAD_HASH, _FOLD = (RunRow.__struct_fields__.index(name) for name in ("head_hash", "fold"))
+
+
+class _Busy(Exception):
+    """Another process writes, and whoever asked cannot wait."""
 
 
 class SqliteStore(SqliteDoctor):
@@ -54,6 +67,9 @@ class SqliteStore(SqliteDoctor):
         self._where = str(self._path or ":memory:")
         self._vfs = vfs
         self._lock = threading.RLock()
+        self._waiting = Waiting()
+        self._has_long_wal = False
+        """Whether it is time for a checkpoint, which nobody made yet."""
         self._writer: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
         self._readers: Readers | None = None
@@ -75,6 +91,7 @@ class SqliteStore(SqliteDoctor):
                 else:
                     self._writer = open_writer(self._path, self._vfs, create=self._create)
                     self._readers = Readers(self._path, self._vfs)
+                self._writer.set_busy_handler(self._waiting)
                 self._cursor = self._writer.cursor()
                 self._pid = os.getpid()
                 self._seen = self._data_version()
@@ -95,6 +112,39 @@ class SqliteStore(SqliteDoctor):
         if not group:
             return []
         return self._transaction(lambda cursor: _land(cursor, group))
+
+    def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
+        """A checkpoint is left to the next `commit`."""
+        self._check()
+        if self._has_long_wal:
+            self._has_long_wal = False
+            return None
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            with self._hurry():
+                return self.commit(group)
+        except _Busy:
+            return None
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _hurry(self) -> Iterator[None]:
+        """Neither wait for another process nor checkpoint."""
+        writer = self._check()
+        writer.set_wal_hook(self._note_wal)
+        self._waiting.is_patient = False
+        try:
+            yield
+        finally:
+            self._waiting.is_patient = True
+            if self._writer is not None:
+                writer.wal_autocheckpoint(CHECKPOINT_PAGES)
+
+    def _note_wal(self, _writer: apsw.Connection, _database: str, pages: int) -> int:
+        self._has_long_wal = pages >= CHECKPOINT_PAGES
+        return apsw.SQLITE_OK
 
     def reserve_run_numbers(self, count: int) -> int:
         assert count > 0
@@ -254,11 +304,15 @@ class SqliteStore(SqliteDoctor):
                 try:
                     cursor.execute("BEGIN IMMEDIATE")
                 except apsw.BusyError:
+                    if not self._waiting.is_patient:
+                        raise
                     patiently(lambda: cursor.execute("BEGIN IMMEDIATE"))
                 result = work(cursor)
                 self._commit(cursor)
                 return result
             except apsw.Error as error:
+                if isinstance(error, apsw.BusyError) and not self._waiting.is_patient:
+                    raise _Busy from error
                 raise translated(error, self._where) from error
             finally:
                 if self._writer is not None and self._writer.in_transaction:

@@ -219,7 +219,7 @@ class Readers:
 def _connect(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
     flags |= apsw.SQLITE_OPEN_NOMUTEX  # one thread has it at a time; else SQLite locks it for every value of every row
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENT_CACHE)
-    connection.set_busy_handler(_Waiting())
+    connection.set_busy_handler(Waiting())
     _plan_once(connection)
     if flags & apsw.SQLITE_OPEN_READONLY:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -232,13 +232,16 @@ def _plan_once(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
-class _Waiting:
+class Waiting:
     """Waits for another process, a little longer each time and never in step with it."""
 
     def __init__(self) -> None:
+        self.is_patient = True
         self._since = 0.0
 
     def __call__(self, times: int) -> bool:
+        if not self.is_patient:
+            return False
         now = time.monotonic()
         if times == 0:
             self._since = now

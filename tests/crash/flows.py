@@ -41,7 +41,9 @@ def act(ctx: Any, what: str) -> str:
 
 
 def say(marker: str) -> None:
-    print(marker, flush=True)
+    """In one piece: a body's thread and the loop may speak at the same moment, and `print` ends a line apart."""
+    sys.stdout.write(f"{marker}\n")
+    sys.stdout.flush()
 
 
 def wait_for_the_end(marker: str) -> None:

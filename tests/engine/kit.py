@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ PATIENCE_SECONDS = 30.0
 
 def url(path: Path) -> str:
     return f"sqlite:///{path}"
+
+
+@contextlib.asynccontextmanager
+async def beside_a_server() -> AsyncIterator[None]:
+    """While the loop listens for somebody, the writer's thread commits."""
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
+        yield
 
 
 class HeldClock:

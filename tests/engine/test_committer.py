@@ -46,10 +46,6 @@ class Hand:
 
     put_group = put
 
-    @property
-    def idle(self) -> bool:
-        return not self.jobs
-
     def close(self) -> None:
         while self.jobs:
             self.jobs.popleft()()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import attempts, check_file, types, until_async, url
+from tests.engine.kit import attempts, beside_a_server, check_file, types, until_async, url
 
 RUNS: list[str] = []
 
@@ -76,7 +76,7 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
         return KINDS[kind].named("second")(stp_first.named("first")())
 
     path = tmp_path / "runs.db"
-    async with hf.open(url(path)) as engine:
+    async with beside_a_server(), hf.open(url(path)) as engine:
         run = await engine.start(closing_between, run_id="r")
         await closing.wait()
     assert RUNS == [], "it did not begin where it could not end"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -25,18 +26,18 @@ Figures = dict[str, Any]
 
 
 def w1(bench: Bench) -> Figures:
-    """A chain of 100 durable steps, as a graph and as code, with the writer's thread and as `hf.run` commits."""
+    """A chain of 100 durable steps, as a graph and as code; also beside a server, where the writer's thread commits."""
     figures: Figures = {}
     measured: list[Sample[Any]] = []
-    ways = (("", False, False), ("step_", True, False), ("run_", False, True), ("run_step_", True, True))
-    for prefix, code, on_loop in ways:
+    ways = (("", False, False), ("step_", True, False), ("serving_", False, True), ("serving_step_", True, True))
+    for prefix, code, serves in ways:
         samples = [
-            bench.sample(lambda place: asyncio.run(_step_times(place.url, bench.sizes.chains, code, on_loop)))  # noqa: B023
+            bench.sample(lambda place: asyncio.run(_step_times(place.url, bench.sizes.chains, code, serves)))  # noqa: B023
             for _ in bench.repeats(3)
         ]
         _latency(figures, prefix, samples)
         measured += samples
-        name = f"W1 {'ctx.step' if code else 'graph'}{' as in hf.run' if on_loop else ''}"
+        name = f"W1 {'ctx.step' if code else 'graph'}{' beside a server' if serves else ''}"
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
     if bench.server is not None:
@@ -49,10 +50,19 @@ def w1(bench: Bench) -> Figures:
     return _with_ref(figures, measured)
 
 
-async def _step_times(url: str, chains: int, code: bool, on_loop: bool) -> list[float]:
+@asynccontextmanager
+async def _serving(serves: bool) -> AsyncIterator[None]:
+    """Whether the loop listens for somebody."""
+    if not serves:
+        yield
+        return
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
+        yield
+
+
+async def _step_times(url: str, chains: int, code: bool, serves: bool) -> list[float]:
     marks, found = workflows.marks, list[float]()
-    async with hf.open(url) as engine:
-        engine.commit_on_loop = on_loop
+    async with hf.open(url) as engine, _serving(serves):
         for number in range(chains + 1):
             marks.clear()
             if code:
@@ -154,23 +164,22 @@ def w4(bench: Bench) -> Figures:
     """A run of one node from start to end, one after the other."""
     figures: Figures = {}
     measured: list[Sample[Any]] = []
-    for prefix, on_loop in (("", False), ("run_", True)):
+    for prefix, serves in (("", False), ("serving_", True)):
         samples = [
-            bench.sample(lambda place: asyncio.run(_in_turn(place.url, bench.sizes.turns, on_loop)))  # noqa: B023
+            bench.sample(lambda place: asyncio.run(_in_turn(place.url, bench.sizes.turns, serves)))  # noqa: B023
             for _ in bench.repeats(3)
         ]
         _latency(figures, prefix, samples)
         measured += samples
-        name = f"W4{' as in hf.run' if on_loop else ''}"
+        name = f"W4{' beside a server' if serves else ''}"
         commits = figures[f"{prefix}commits"]
         bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
     return _with_ref(figures, measured)
 
 
-async def _in_turn(url: str, turns: int, on_loop: bool) -> list[float]:
+async def _in_turn(url: str, turns: int, serves: bool) -> list[float]:
     times: list[float] = []
-    async with hf.open(url) as engine:
-        engine.commit_on_loop = on_loop
+    async with hf.open(url) as engine, _serving(serves):
         for number in range(turns + 1):
             began = time.perf_counter()
             assert await (await engine.start(workflows.one, x=number)).result() == number + 1

@@ -105,6 +105,9 @@ class ProcessStore:
         found, self._others_wrote = self._others_wrote, False
         return found
 
+    def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
+        return self.commit(group)
+
     def commit(self, group: Sequence[Commit]) -> list[Landed]:
         landed: list[Landed] = self._write("commit", group, group)
         return landed

@@ -61,6 +61,9 @@ class OracleStore(OracleReads):
             self.tables = tables
             return result
 
+    def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
+        return self.commit(group)
+
     def commit(self, group: Sequence[Commit]) -> list[Landed]:
         with self._lock:
             tables, landed = self.tables, []

@@ -1,0 +1,55 @@
+"""Hand-overs: whether a commit goes to the writer's thread, or the loop writes it by itself.
+
+Owns: that question. The way to a thread and back takes a quarter of a small step's time; a loop that writes does
+nothing else meanwhile, and a disk that is busy may take a while.
+Never: writes (committer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import signal
+import threading
+
+SLOW_SECONDS = 0.002
+"""A commit on the loop that took longer: the disk is busy, and the loop keeps away from it for a while."""
+WAITING_SHARE = 0.02
+"""How much of its time a loop waits for a disk that is slow, at most."""
+KEEPS_AWAY_SECONDS = 60.0
+
+
+class Handovers:
+    """What is known about the loop and its disk."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._slow_until = 0.0
+
+    def can_be_saved(self) -> bool:
+        """Whether nobody notices when the loop itself writes a commit of one run."""
+        return self._loop.time() >= self._slow_until and nobody_listens(self._loop) and not may_be_interrupted()
+
+    def took(self, seconds: float) -> None:
+        """How long the loop was at it."""
+        if seconds > SLOW_SECONDS:
+            self._slow_until = self._loop.time() + min(seconds / WAITING_SHARE, KEEPS_AWAY_SECONDS)
+
+
+def nobody_listens(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop watches no socket and no pipe but its own: while it writes nobody outside is kept waiting. Of a
+    loop that cannot be asked nobody knows."""
+    selector = getattr(loop, "_selector", None)
+    if not isinstance(selector, selectors.BaseSelector):
+        return False
+    watched = selector.get_map()
+    return watched is not None and len(watched) <= 1  # by which threads wake it
+
+
+def may_be_interrupted() -> bool:
+    """Whether Ctrl-C would break into whatever this thread does, and the program may go on after it, as in a REPL.
+    `asyncio.run` makes a cancellation of it."""
+    return (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and threading.get_ident() == threading.main_thread().ident
+    )

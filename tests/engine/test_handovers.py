@@ -1,0 +1,283 @@
+"""Whether the loop writes a commit by itself, or hands it to the writer's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast as hf
+from holdfast.engine import handovers
+from holdfast.engine.engine import Engine
+from holdfast.engine.handovers import Handovers
+from tests.engine.kit import beside_a_server, check_file, url
+
+
+@pytest.fixture(autouse=True)
+def _is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's disk may be slow at any moment; most of this is not about that."""
+    if "slow" not in request.node.name:
+        monkeypatch.setattr(handovers, "SLOW_SECONDS", 1e9)
+
+
+@hf.node
+async def hov_up(x: int) -> int:
+    return x + 1
+
+
+@hf.node
+async def hov_up_after_a_while(x: int) -> int:
+    await asyncio.sleep(0.1)
+    return x + 1
+
+
+@hf.workflow
+def hov_chain(x: int):
+    return hov_up(hov_up(hov_up(x)))
+
+
+@hf.workflow
+def hov_late(x: int):
+    return hov_up(hov_up_after_a_while(x))
+
+
+def threads_of_commits(engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[int]:
+    """In which threads commits are written from now on, the first of them slowly."""
+    threads: list[int] = []
+    write = engine.store.commit
+
+    def commit(group: Any) -> Any:
+        if not threads:
+            time.sleep(seconds)
+        threads.append(threading.get_ident())
+        return write(group)
+
+    monkeypatch.setattr(engine.store, "commit", commit)
+    return threads
+
+
+async def test_one_live_run_is_committed_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        threads = threads_of_commits(engine, monkeypatch)
+        assert await (await engine.start(hov_chain, x=1)).result() == 4
+        assert set(threads) == {threading.get_ident()}
+
+
+async def test_who_is_served_by_the_loop_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        threads = threads_of_commits(engine, monkeypatch)
+        async with beside_a_server():
+            assert await (await engine.start(hov_chain, x=2)).result() == 5
+        assert threads
+        assert threading.get_ident() not in threads
+        threads.clear()
+        assert await (await engine.start(hov_chain, x=3)).result() == 6
+        assert set(threads) == {threading.get_ident()}, "the server is gone"
+
+
+async def test_a_run_that_another_queue_gets_is_handed_over_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit is made without a turn of a run."""
+    async with hf.open(url(tmp_path / "runs.db"), queues=["default"]) as engine:
+        threads = threads_of_commits(engine, monkeypatch)
+        await engine.start(hov_chain, x=1, queue="elsewhere")
+        assert set(threads) == {threading.get_ident()}
+        threads.clear()
+        async with beside_a_server():
+            await engine.start(hov_chain, x=2, queue="elsewhere")
+        assert threads
+        assert threading.get_ident() not in threads
+
+
+async def test_several_live_runs_are_committed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        threads = threads_of_commits(engine, monkeypatch)
+        runs = [await engine.start(hov_late, x=n) for n in range(5)]
+        threads.clear()
+        assert [await run.result() for run in runs] == [2, 3, 4, 5, 6]
+        assert threading.get_ident() not in threads[:1]
+
+
+async def test_the_loop_keeps_away_from_a_disk_that_was_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        threads = threads_of_commits(engine, monkeypatch, seconds=100 * handovers.SLOW_SECONDS)
+        assert await (await engine.start(hov_chain, x=1)).result() == 4
+    assert threads[0] == threading.get_ident()
+    assert threading.get_ident() not in threads[1:]
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """A loop whose time is told."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+async def test_how_long_it_keeps_away_depends_on_how_slow_it_was() -> None:
+    loop = Loop()
+    saved = Handovers(loop)
+
+    def keeps_away(seconds: float) -> float:
+        saved.took(seconds)
+        until = next(s / 10 for s in range(10_000) if _at(loop, saved, loop.now + s / 10))
+        loop.now += until + 1
+        return until
+
+    try:
+        assert [keeps_away(s) for s in (0.001, 0.01, 0.1, 600.0)] == pytest.approx([0, 0.5, 5, 60], abs=0.11)
+    finally:
+        loop.close()
+
+
+def _at(loop: Loop, saved: Handovers, moment: float) -> bool:
+    before, loop.now = loop.now, moment
+    try:
+        return saved.can_be_saved()
+    finally:
+        loop.now = before
+
+
+async def test_of_a_loop_that_cannot_be_asked_nobody_knows_whom_it_serves() -> None:
+    class Other(asyncio.AbstractEventLoop):
+        pass
+
+    assert handovers.nobody_listens(asyncio.get_running_loop())
+    assert not handovers.nobody_listens(Other())
+
+
+async def test_the_loop_does_not_wait_for_another_process_that_writes(tmp_path: Path) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        run = await engine.start(hov_late, x=1)
+        other = apsw.Connection(str(tmp_path / "runs.db"))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TimeoutError):  # else nobody could tell: this loop would stand still
+            await asyncio.wait_for(run.result(), 0.5)
+        other.execute("ROLLBACK")
+        assert await run.result() == 3
+
+
+async def test_a_commit_does_not_overtake_a_write_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        assert await (await engine.start(hov_chain, x=0)).result() == 3
+        threads = threads_of_commits(engine, monkeypatch)
+        may_end = threading.Event()
+        other = asyncio.ensure_future(engine.committer.call(may_end.wait))
+        await asyncio.sleep(0)
+        run = asyncio.ensure_future(engine.start(hov_chain, x=1))
+        await asyncio.sleep(0.05)
+        assert not threads
+        may_end.set()
+        await other
+        assert await (await run).result() == 4
+        assert threading.get_ident() != threads[0]
+        assert threading.get_ident() == threads[-1], "and then the loop writes again"
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_program_goes_on_after_a_commit_on_its_loop_was_interrupted(tmp_path: Path, is_written: bool) -> None:
+    path = tmp_path / "runs.db"
+    with asyncio.Runner() as runner:
+        opening = hf.open(url(path))
+        engine = runner.run(opening.__aenter__())
+        write, commits = engine.store.commit, 0
+
+        def commit(group: Any) -> Any:
+            nonlocal commits
+            commits += 1
+            if commits == 3:
+                if is_written:
+                    write(group)
+                raise KeyboardInterrupt
+            return write(group)
+
+        async def result() -> int:
+            run = await engine.start(hov_chain, x=1, run_id="r")
+            found: int = await asyncio.wait_for(run.result(), 10)
+            return found
+
+        engine.store.commit = commit  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(result())
+        assert runner.run(result()) == 4
+        runner.run(opening.__aexit__(None, None, None))
+    check_file(path)
+
+
+INTERRUPTED = """
+import asyncio, sys
+import holdfast as hf
+from holdfast.engine.handovers import may_be_interrupted
+
+async def main():
+    print(may_be_interrupted(), flush=True)
+
+asyncio.run(main())
+asyncio.new_event_loop().run_until_complete(main())
+"""
+
+
+def test_where_ctrl_c_breaks_into_what_the_loop_does_the_loop_does_not_write() -> None:
+    """`asyncio.run` makes a cancellation of the first one; a loop that is driven by hand does not, as in a REPL."""
+    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert said.stdout.split() == ["False", "True"]
+
+
+STEPS = """
+import asyncio, sys
+import holdfast as hf
+
+@hf.node
+async def hov_step(x: int) -> int:
+    await asyncio.sleep(0)
+    return x + 1
+
+@hf.workflow
+async def hov_many(ctx: hf.Context) -> int:
+    x = 0
+    for n in range(100_000):
+        x = await ctx.step(hov_step, x)
+        if n == 50:
+            print("steps", flush=True)
+    return x
+
+hf.run(hov_many, run_id="r", db=sys.argv[1])
+"""
+
+
+def test_ctrl_c_while_the_loop_writes_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HOLDFAST_GRACE_SECONDS": "0.1"}
+    for _ in range(3):
+        program = subprocess.Popen(
+            [sys.executable, "-c", STEPS, url(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "steps\n"
+            program.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+            program.send_signal(signal.SIGINT)
+            _, said = program.communicate(timeout=30)
+        finally:
+            program.kill()
+        assert "KeyboardInterrupt" in said
+        check_file(path)
