@@ -189,7 +189,10 @@ class RunActor(BodyPort):
     def pump(self, now: int) -> None:
         """Decide what is in the mailbox, and hand the commit over."""
         self.queued = False
-        if self.in_flight or self.gone or self.paused:
+        isolation = self.engine.isolation
+        if self.in_flight or self.gone or self.paused or not self.mailbox:
+            return
+        if isolation.turn_of is not None and isolation.keeps_mail_of(self):
             return
         mailbox, self.mailbox = self.mailbox, []
         try:
@@ -236,7 +239,8 @@ class RunActor(BodyPort):
         return commits.of_turn(self, draft)
 
     def landed(self, outcome: Landed) -> None:
-        """The commit is durable, or was refused."""
+        """The commit is durable, or was refused. What bodies that run through have said by then is decided at once,
+        while everything of this run is in the processor's cache."""
         self.in_flight = False
         draft, replies, self._draft, self._replies = self._draft, self._replies, None, ()
         children = self.children
@@ -249,6 +253,7 @@ class RunActor(BodyPort):
             self.engine.refused(self, outcome, [done for done, _, _ in replies])
             return
         self.expected_seq = self.state.seq
+        self.queued = True
         if self.creating is not None:  # only now the run's own settings are known
             self.creating = None
             self.held = Persistence.of(self.state.fold.settings.persistence)
@@ -263,8 +268,7 @@ class RunActor(BodyPort):
         except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
             self.engine.stop_loudly(self, e, [])
             return
-        if self.mailbox and not self.queued:
-            self.look_at_mail()
+        self.pump(self.engine.clock.now())
 
     # --- pausing -------------------------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Committer:
         self._one_run_lives = one_run_lives
         """Whether no other run could do something while the loop writes."""
         self._handovers = Handovers(loop)
+        self._lands_here = False
+        """Whether what the loop itself has written is being told."""
         self.wait_when_full = True
         """A full disk: try again until there is space, rather than give up."""
         self.commits = 0
@@ -90,13 +92,16 @@ class Committer:
 
     def flush(self) -> None:
         """Send what has queued, unless enough is under way: then it goes when that has landed."""
+        if self._lands_here:  # whoever else is on the loop has his turn before the next one
+            self._loop.call_soon(self.flush)
+            return
         while self._pending and self._under_way < self._writer.groups_max:
             group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
             self._under_way += 1
             if len(group) == 1 and self._may_write_here():
                 self._write_here(group)
-            else:
-                self._send(group)
+                return
+            self._send(group)
 
     def _may_write_here(self) -> bool:
         if self._is_served or self._calls:
@@ -114,8 +119,12 @@ class Committer:
         self._handovers.took(self._loop.time() - began)
         if outcomes is None:
             self._send(group)
-        else:
+            return
+        self._lands_here = True
+        try:
             self._land(group, outcomes, error)
+        finally:
+            self._lands_here = False
 
     def _send(self, group: list[tuple[Commit, Lander]]) -> None:
         self._writer.put_group(lambda: self._write(group))
@@ -124,9 +133,8 @@ class Committer:
         outcome = self._try(group, self._store.commit)
         self._call_loop(self._land, group, *outcome)
 
-    @staticmethod
     def _try(
-        group: list[tuple[Commit, Lander]], write: Callable[[list[Commit]], list[Landed] | None]
+        self, group: list[tuple[Commit, Lander]], write: Callable[[list[Commit]], list[Landed] | None]
     ) -> tuple[list[Landed] | None, BaseException | None]:
         """What became of each, or the error; no outcomes when it was not a time to write."""
         if dying.at is not None:
@@ -158,7 +166,8 @@ class Committer:
                 lander.landed(outcome)
             except Exception:  # a bug of ours in one run: the others of the group must hear of theirs
                 log.exception("a run did not take the outcome of its commit")
-        self.flush()
+        if self._pending:
+            self.flush()
 
     def _fail(self, group: list[tuple[Commit, Lander]], error: BaseException) -> None:
         if isinstance(error, StoreFull) and self.wait_when_full:

@@ -392,8 +392,7 @@ class Engine:
         actors, self._to_pump = self._to_pump, []
         now = self.clock.now()
         for actor in actors:
-            if self.isolation.turn_of is None or not self.isolation.keeps_mail_of(actor):
-                actor.pump(now)
+            actor.pump(now)
         self.committer.flush()
 
     def call_at(self, due_at: int, function: Callable[..., None], *args: Any) -> Alarm:

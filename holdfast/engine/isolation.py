@@ -119,7 +119,6 @@ class Isolation:
         if "cancel" in asked or not (asked or any(type(command) is cmd.FireTimer for command in mail)):
             return False
         self._mail[actor.run_no] = actor
-        actor.queued = False  # what comes next may be a cancel
         return True
 
     def _open(self) -> None:

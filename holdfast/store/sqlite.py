@@ -115,32 +115,23 @@ class SqliteStore(SqliteDoctor):
 
     def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
         """A checkpoint is left to the next `commit`."""
-        self._check()
+        writer = self._check()
         if self._has_long_wal:
             self._has_long_wal = False
             return None
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            with self._hurry():
-                return self.commit(group)
+            self._waiting.is_patient = False
+            writer.set_wal_hook(self._note_wal)
+            return self.commit(group)
         except _Busy:
             return None
-        finally:
-            self._lock.release()
-
-    @contextmanager
-    def _hurry(self) -> Iterator[None]:
-        """Neither wait for another process nor checkpoint."""
-        writer = self._check()
-        writer.set_wal_hook(self._note_wal)
-        self._waiting.is_patient = False
-        try:
-            yield
         finally:
             self._waiting.is_patient = True
             if self._writer is not None:
                 writer.wal_autocheckpoint(CHECKPOINT_PAGES)
+            self._lock.release()
 
     def _note_wal(self, _writer: apsw.Connection, _database: str, pages: int) -> int:
         self._has_long_wal = pages >= CHECKPOINT_PAGES

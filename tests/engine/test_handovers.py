@@ -171,6 +171,41 @@ async def test_the_loop_does_not_wait_for_another_process_that_writes(tmp_path: 
         assert await run.result() == 3
 
 
+async def test_others_on_the_loop_have_their_turn_between_two_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        write = engine.store.commit
+
+        def commit(group: Any) -> Any:
+            seen.append(turns)
+            return write(group)
+
+        monkeypatch.setattr(engine.store, "commit", commit)
+        beside = asyncio.ensure_future(others())
+        assert await (await engine.start(hov_chain, x=1)).result() == 4
+        beside.cancel()
+    assert len(seen) == 4
+    assert seen == sorted(set(seen)), "each commit came in another turn"
+
+
+async def test_runs_that_go_on_together_are_committed_together(tmp_path: Path) -> None:
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        assert await (await engine.start(hov_chain, x=0)).result() == 3
+        before = engine.committer.commits
+        runs = await asyncio.gather(*(engine.start(hov_chain, x=n) for n in range(100)))
+        assert [await run.result() for run in runs] == list(range(3, 103))
+        assert engine.committer.commits - before == 4, "one for the beginning and one for the end of each step"
+
+
 async def test_a_commit_does_not_overtake_a_write_that_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

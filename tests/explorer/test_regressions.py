@@ -40,8 +40,8 @@ def _without_waiting(self: Committer, work: Callable[[], Any]) -> Any:
     return work()
 
 
-def _told_to_whoever_asked(self: Committer, future: Any, error: BaseException) -> None:
-    settle(future, None, error)
+def _told_to_whoever_asked(self: Committer, future: Any, result: Any, error: BaseException | None) -> None:
+    settle(future, result, error)
 
 
 def _told_to_nobody(self: Committer, function: Callable[[], None]) -> None:
