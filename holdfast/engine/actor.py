@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.engine import bodies, commits, effects, resting, turns
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.futures import settle
@@ -33,6 +35,14 @@ from holdfast.store.api import Commit, Landed, RunRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
+
+
+class NewRun(msgspec.Struct, gc=False):
+    """What is known of a run before its first commit."""
+
+    event: ev.RunCreated
+    parent_no: int | None
+    root_no: int
 
 
 class RunActor(BodyPort):
@@ -82,8 +92,7 @@ class RunActor(BodyPort):
         self.run_no = state.run_no
         self.row = row
         """The run's row as it was when it was claimed or created: what never changes about it."""
-        self.creating: dict[str, Any] | None = None
-        """For a new run: its first event, input hash, parent number, root number."""
+        self.creating: NewRun | None = None
         self.is_for_others = False
         """A new run that is only written here, or one whose timers are only fired here: with the next commit its lease
         is given back, and whoever serves its queue, and has room, takes it."""

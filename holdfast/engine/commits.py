@@ -34,8 +34,8 @@ def of_turn(actor: RunActor, draft: Draft) -> Commit:
     create: RunRow | None = None
     change: RunChange | RunStep | None = None
     if actor.creating is not None:
-        made = actor.creating
-        create = rows.run_row(state, actor.token, owner, made["input_hash"], made["parent_no"], made["root_no"])
+        new = actor.creating
+        create = rows.run_row(state, actor.token, owner, new.event.input_hash, new.parent_no, new.root_no)
         actor.row = create
     elif state.fold_changed or actor.written != written:
         change = rows.run_change(state, owner)

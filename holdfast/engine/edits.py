@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.history import History
-from holdfast.engine.starting import encode_inputs
+from holdfast.engine.starting import Inputs
 from holdfast.engine.values import held_value
 from holdfast.model import answers, handlers, values
 from holdfast.model import events as ev
@@ -92,7 +92,7 @@ def _input(
         raise InvalidInput(f"the edited input is an object with inputs by name, not {patch!r}")
     entry = next(e for e in history.entries if e.seq == head.fold.input_seq)
     merged = merge_patch(msgspec.json.decode(held_value(entry.event)), patch)
-    _, parts = encode_inputs(workflow, merged)
+    _, parts = Inputs(workflow).encode(merged)
     plain = {name: msgspec.json.decode(data) for name, data in parts.items()}
     found = {f"{name}:{key}": capture(plain[name], keys, wanted) for name, (key, keys, wanted) in plan.input_captures}
     check_size(found, "the input")

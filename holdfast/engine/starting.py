@@ -9,12 +9,15 @@ On crash: a run is there with its first events, or it is not.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.actor import RunActor
+from holdfast.engine.actor import NewRun, RunActor
+from holdfast.engine.futures import settle
 from holdfast.engine.port import BodyPort
 from holdfast.engine.slots import Place
 from holdfast.model import commands as cmd
@@ -44,8 +47,17 @@ class Order(msgspec.Struct):
 
     plan: Plan
     input: bytes
-    input_hash: str
     event: ev.RunCreated
+
+
+class Pattern(msgspec.Struct):
+    """What all runs of a workflow that is loaded here have in common: worked out for the first of them."""
+
+    workflow: RegisteredWorkflow
+    plan: Plan
+    inputs: Inputs
+    fingerprints: dict[str, str]
+    code_hash: str
 
 
 class Starting:
@@ -57,7 +69,8 @@ class Starting:
         self._last_no = 0
         self._reserving: asyncio.Event | None = None
         """Set when numbers are there, or could not be had: whoever waits looks again."""
-        self._fingerprints: dict[int, tuple[Plan, dict[str, str], str]] = {}
+        self._patterns: dict[int, Pattern] = {}
+        """By the identity of the workflow, which the pattern keeps."""
 
     async def start(
         self, workflow: RegisteredWorkflow, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
@@ -65,13 +78,15 @@ class Starting:
         """The row of a committed run, or of an equal one that exists already."""
         engine = self._engine
         engine.check()
-        order = await self.order(workflow, inputs, settings)
+        pattern = self._patterns.get(id(workflow)) or await self._pattern(workflow)
+        order = self._order(pattern, inputs, settings)
         if run_id is not None:
             check_run_id(run_id)
             existing = await engine.read(engine.store.run, run_id)
             if existing is not None:
                 return self._same(existing, order)
-        actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
+        run_no = await self.number() if self._next_no >= self._last_no else self._take_number()
+        actor = self._actor(order, run_id or unique("run_"), run_no, None)
         try:
             await (self._write(actor) if actor.is_for_others else self._begin(actor))
         except LeaseLost:
@@ -82,20 +97,13 @@ class Starting:
         assert actor.row is not None
         return actor.row
 
-    async def _begin(self, actor: RunActor) -> None:
-        """Drive a new run from here on; returns when it is committed."""
-        landed: asyncio.Future[None] = self._engine.loop.create_future()
-
-        def done(_: Any, error: BaseException | None) -> None:
-            if not landed.done():
-                if error is None:
-                    landed.set_result(None)
-                else:
-                    landed.set_exception(error)
-
+    def _begin(self, actor: RunActor) -> asyncio.Future[Any]:
+        """Drive a new run from here on; done when it is committed."""
+        landed: asyncio.Future[Any] = self._engine.loop.create_future()
+        begin = cmd.Begin()
         self._engine.adopt(actor)
-        actor.tell(cmd.Begin() if self.admit(actor, cmd.Begin()) else cmd.Create(), done)
-        await landed
+        actor.tell(begin if self.admit(actor, begin) else cmd.Create(), functools.partial(settle, landed))
+        return landed
 
     async def _write(self, actor: RunActor) -> None:
         """Commit a new run that somebody else is to drive."""
@@ -103,37 +111,37 @@ class Starting:
         if landed.refusal is not None:
             raise LeaseLost(f"run {actor.run_id} was not written: {landed.refusal} {landed.detail}")
 
-    async def order(self, workflow: RegisteredWorkflow, inputs: dict[str, Any], settings: dict[str, Any]) -> Order:
-        """Check everything about a run that can be checked before it exists."""
+    async def _pattern(self, workflow: RegisteredWorkflow) -> Pattern:
+        """What the first run of a workflow needs to know; its version is made when it is new."""
         engine = self._engine
         plan = await engine.versions.of(workflow.definition, engine.committer, engine.clock.now())
-        _check_settings(settings, plan)
-        data, parts = encode_inputs(workflow, inputs)
+        found = {name: h.fingerprint for name in plan.handlers if (h := handlers.find(name)) is not None}
+        pattern = self._patterns[id(workflow)] = Pattern(workflow, plan, Inputs(workflow), found, code_hash(found))
+        return pattern
+
+    def _order(self, pattern: Pattern, inputs: dict[str, Any], settings: dict[str, Any]) -> Order:
+        """Check everything about a run that can be checked before it exists."""
+        plan = pattern.plan
+        if settings:
+            _check_settings(settings, plan)
+        data, parts = pattern.inputs.encode(inputs)
         found: dict[str, Any] = {}
-        for name, (key, keys, wanted) in plan.input_captures:
-            found[f"{name}:{key}"] = capture(msgspec.json.decode(parts[name]), keys, wanted)
-        check_size(found, "the input")
-        input_hash = hashlib.blake2b(data, digest_size=16).hexdigest()
-        fingerprints, hashed = self._fingerprints_of(plan)
+        if plan.input_captures:
+            for name, (key, keys, wanted) in plan.input_captures:
+                found[f"{name}:{key}"] = capture(msgspec.json.decode(parts[name]), keys, wanted)
+            check_size(found, "the input")
         event = ev.RunCreated(
             workflow=plan.definition.name,
             version=plan.version,
             input=msgspec.Raw(data),
-            input_hash=input_hash,
+            input_hash=hashlib.blake2b(data, digest_size=16).hexdigest(),
             settings=settings,
-            code=workflow.code,
-            fingerprints=fingerprints,
-            code_hash=hashed,
+            code=pattern.workflow.code,
+            fingerprints=pattern.fingerprints,
+            code_hash=pattern.code_hash,
             captured=found,
         )
-        return Order(plan, data, input_hash, event)
-
-    def _fingerprints_of(self, plan: Plan) -> tuple[dict[str, str], str]:
-        known = self._fingerprints.get(id(plan))
-        if known is None:
-            found = {name: h.fingerprint for name in plan.handlers if (h := handlers.find(name)) is not None}
-            known = self._fingerprints[id(plan)] = (plan, found, code_hash(found))
-        return known[1], known[2]
+        return Order(plan, data, event)
 
     def _actor(self, order: Order, run_id: str, run_no: int, parent: RunActor | None) -> RunActor:
         engine = self._engine
@@ -143,22 +151,17 @@ class Starting:
         if not actor.is_for_others and not engine.has_room_for(order.plan):  # whoever has it first, perhaps we
             actor.is_for_others = engine.recovery.is_behind = True
         engine.values.put(run_no, 1, order.input)
-        root_no = run_no
-        if parent is not None:
+        if parent is None:
+            actor.creating = NewRun(order.event, None, run_no)
+        else:
             assert parent.row is not None
-            root_no = parent.row.root_no
-        actor.creating = {
-            "event": order.event,
-            "input_hash": order.input_hash,
-            "parent_no": parent.run_no if parent is not None else None,
-            "root_no": root_no,
-        }
+            actor.creating = NewRun(order.event, parent.run_no, parent.row.root_no)
         return actor
 
     @staticmethod
     def _same(existing: RunRow, order: Order) -> RunRow:
         name = order.plan.definition.name
-        if existing.workflow == name and existing.input_hash == order.input_hash:
+        if existing.workflow == name and existing.input_hash == order.event.input_hash:
             return existing
         what = "another input" if existing.workflow == name else f"another workflow, {existing.workflow}"
         raise RunExists(f"run {existing.run_id} exists with {what}; nothing was changed. Choose another run id.")
@@ -172,6 +175,9 @@ class Starting:
                 await self._reserve()
             else:
                 await self._reserving.wait()
+        return self._take_number()
+
+    def _take_number(self) -> int:
         self._next_no += 1
         return self._next_no - 1
 
@@ -204,7 +210,7 @@ class Starting:
     def _priority(actor: RunActor) -> int:
         if actor.creating is None:
             return actor.state.fold.settings.priority
-        priority: int = _setting(actor.creating["event"], actor.plan, "priority")
+        priority: int = _setting(actor.creating.event, actor.plan, "priority")
         return priority
 
     def _admit_now(self, actor: RunActor, command: Any) -> bool:
@@ -246,7 +252,10 @@ class Starting:
         if workflow is None:
             raise MissingCode(f"the child workflow {name} is not loaded here")
         committer = self._engine.committer  # a full disk is no fault of the body that asks
-        order = await committer.when_not_full(lambda: self.order(workflow, inputs, {}))
+        pattern = self._patterns.get(id(workflow))
+        if pattern is None:
+            pattern = await committer.when_not_full(lambda: self._pattern(workflow))
+        order = self._order(pattern, inputs, {})
         attach = False
         if run_id is not None:
             check_run_id(run_id)
@@ -259,7 +268,7 @@ class Starting:
             workflow=name,
             version=order.plan.version,
             input=order.input,
-            input_hash=order.input_hash,
+            input_hash=order.event.input_hash,
             captured=order.event.captured,
             settings={},
             code=order.event.code,
@@ -286,36 +295,55 @@ class Starting:
             parent=spec.parent,
             depth=spec.depth,
         )
-        return self._actor(Order(plan, child.input, child.input_hash, event), spec.run_id, child.run_no, parent)
+        return self._actor(Order(plan, child.input, event), spec.run_id, child.run_no, parent)
 
 
-def encode_inputs(workflow: RegisteredWorkflow, inputs: dict[str, Any]) -> tuple[bytes, dict[str, bytes]]:
-    """The inputs as one JSON object, each checked against its annotation; also each by itself."""
-    known = {p.name: p for p in workflow.params}
-    if inputs.keys() != known.keys():
-        _check_names(workflow, inputs, known)
-        inputs = {p.name: p.default for p in workflow.definition.params if not p.required} | inputs
-    parts: dict[str, bytes] = {}
-    for name, param in known.items():
-        what = f"input {name}"
+class Inputs:
+    """The inputs of a workflow: which there are, and how each is written and checked."""
+
+    def __init__(self, workflow: RegisteredWorkflow) -> None:
+        self._workflow = workflow
+        self._fields = {p.name: self._field(p) for p in workflow.params}
+
+    def _field(self, param: Parameter) -> tuple[str, bytes, Any, Callable[[bytes], Any]]:
+        """What an input is called in errors, how its field begins, its annotation, and what reads it."""
+        what = f"input {param.name}"
         try:
-            data = values.encode(inputs.get(name), param.annotation, what=what)
-            values.decoder(param.annotation)(data)
+            return what, msgspec.json.encode(param.name) + b":", param.annotation, values.decoder(param.annotation)
         except HoldfastError as e:
-            where = "" if what in e.message else f"{what}: "
-            raise type(e)(f"workflow {workflow.definition.name}, {where}{e.message}") from None
-        parts[name] = data
-    body = b",".join(msgspec.json.encode(name) + b":" + data for name, data in parts.items())
-    return b"{" + body + b"}", parts
+            raise self._misfit(what, e) from None
 
+    def encode(self, inputs: dict[str, Any]) -> tuple[bytes, dict[str, bytes]]:
+        """The inputs as one JSON object, each checked against its annotation; also each by itself."""
+        if inputs.keys() != self._fields.keys():
+            inputs = self._completed(inputs)
+        parts: dict[str, bytes] = {}
+        fields: list[bytes] = []
+        for name, (what, begin, annotation, read) in self._fields.items():
+            try:
+                data = values.encode(inputs.get(name), annotation, what=what)
+                read(data)
+            except HoldfastError as e:
+                raise self._misfit(what, e) from None
+            parts[name] = data
+            fields.append(begin + data)
+        return b"{" + b",".join(fields) + b"}", parts
 
-def _check_names(workflow: RegisteredWorkflow, inputs: dict[str, Any], known: dict[str, Parameter]) -> None:
-    unknown = [name for name in inputs if name not in known]
-    missing = [p.name for p in workflow.params if p.required and p.name not in inputs]
-    if unknown or missing:
-        wrong = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
-        takes = ", ".join(known) or "no inputs"
-        raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
+    def _misfit(self, what: str, e: HoldfastError) -> HoldfastError:
+        where = "" if what in e.message else f"{what}: "
+        return type(e)(f"workflow {self._workflow.definition.name}, {where}{e.message}")
+
+    def _completed(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs with their defaults, if none is unknown or missing."""
+        workflow = self._workflow
+        unknown = [name for name in inputs if name not in self._fields]
+        missing = [p.name for p in workflow.params if p.required and p.name not in inputs]
+        if unknown or missing:
+            wrong = [f"missing {', '.join(missing)}"] * bool(missing)
+            wrong += [f"unknown {', '.join(unknown)}"] * bool(unknown)
+            takes = ", ".join(self._fields) or "no inputs"
+            raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
+        return {p.name: p.default for p in workflow.definition.params if not p.required} | inputs
 
 
 def check_run_id(run_id: str) -> None:
@@ -330,11 +358,10 @@ def _setting(created: ev.RunCreated, plan: Plan, name: str) -> Any:
 
 
 def _check_settings(settings: dict[str, Any], plan: Plan) -> None:
-    if settings:
-        try:
-            chosen = msgspec.convert({**msgspec.to_builtins(plan.definition.settings), **settings}, Settings)
-        except msgspec.ValidationError as e:
-            raise UsageError(f"these settings do not fit a run: {e}") from None
-        problems = check_settings(chosen)
-        if problems:
-            raise UsageError("; ".join(p.message for p in problems))
+    try:
+        chosen = msgspec.convert({**msgspec.to_builtins(plan.definition.settings), **settings}, Settings)
+    except msgspec.ValidationError as e:
+        raise UsageError(f"these settings do not fit a run: {e}") from None
+    problems = check_settings(chosen)
+    if problems:
+        raise UsageError("; ".join(p.message for p in problems))

@@ -43,7 +43,7 @@ def take(actor: RunActor, mailbox: Sequence[Mail], now: int) -> tuple[Draft, lis
     if actor.is_for_others:
         draft.leaves_bodies = True
     if actor.creating is not None:
-        draft.emit(actor.creating["event"])
+        draft.emit(actor.creating.event)
     waiting: tuple[cmd.OpenWait | cmd.SuspendNode, ...] = ()
     for command, done in mailbox:
         kind = type(command)
@@ -70,7 +70,7 @@ def take_first(actor: RunActor) -> Draft:
     drive."""
     assert actor.creating is not None
     draft = Draft(actor.state, actor.engine.clock.now())
-    draft.emit(actor.creating["event"])
+    draft.emit(actor.creating.event)
     if not actor.is_for_others and actor.engine.starting.admit(actor, cmd.Begin()):
         decide.apply(draft, cmd.Begin())
     for ns in draft.scheduled:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.nodes import Node
-from holdfast.engine.starting import encode_inputs
+from holdfast.engine.starting import Inputs
 from holdfast.engine.waits import Wait
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
@@ -160,7 +160,7 @@ class Explorer:
         outside: Outside | None = None,
         store: Remembering | None = None,
     ) -> None:
-        encode_inputs(workflow.registered, inputs)  # what does not fit is the caller's mistake, and told at once
+        Inputs(workflow.registered).encode(inputs)  # what does not fit is the caller's mistake, and told at once
         self._workflow = workflow
         self._outside = outside or Outside()
         self._fakes = [(substitutes.find(what)[1], fake) for what, fake in fakes.items()]
