@@ -316,19 +316,26 @@ class RunActor(BodyPort):
         if self.resting is not None:
             self.resting.cancel()
         self.engine.values.unpin(self.run_no)
-        mailbox, self.mailbox = self.mailbox, []
-        replies, self._replies = self._replies, ()  # of a commit in flight, when the store itself has failed
-        for done in [*(done for _, done in mailbox), *(done for done, _, _ in replies)]:
-            if done is not None:
-                done(None, error or LeaseLost(f"run {self.run_id} has ended"))
+        if self.mailbox or self._replies:
+            self._turn_away(error or LeaseLost(f"run {self.run_id} has ended"))
         self.engine.executor.unwind(self.run_no)
-        for key in list(self.places):
-            self.body_left(key, left=False)
+        if self.places:
+            for key in list(self.places):
+                self.body_left(key, left=False)
         self.engine.left(self)
         if error is not None and not isinstance(error, LeaseLost):
             self._stopped_by = error
         for waiter in self._until_left:
             settle(waiter, None, None)
+
+    def _turn_away(self, error: BaseException) -> None:
+        """Nothing comes of what it was told and has not decided, or of a commit in flight when the store itself has
+        failed."""
+        mailbox, self.mailbox = self.mailbox, []
+        replies, self._replies = self._replies, ()
+        for done in [*(done for _, done in mailbox), *(done for done, _, _ in replies)]:
+            if done is not None:
+                done(None, error)
 
     async def until_left(self) -> None:
         """Wait until the run has ended, or is not driven here any more. Raises what stopped it, if that was a bug."""

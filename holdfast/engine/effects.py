@@ -74,8 +74,7 @@ def follow_up(actor: RunActor, draft: Draft) -> None:
     """Effects that wait for something: values, timers, idleness, the end. Also of a turn without an event."""
     state = actor.state
     if state.status in RUN_TERMINAL:
-        ends = [e.event for e in draft.entries if isinstance(e.event, _TERMINAL_EVENTS)]
-        actor.ended(ends[-1] if ends else None)
+        actor.ended(_end(draft))
         return
     if actor.is_for_others:
         actor.leave(None)
@@ -93,6 +92,14 @@ def follow_up(actor: RunActor, draft: Draft) -> None:
         set_alarms(actor, draft)
     if actor.resting is not None or not actor.has_code or state.status is _RUN_SUSPENDED:
         resting.rest(actor)
+
+
+def _end(draft: Draft) -> ev.RunCompleted | ev.RunFailed | ev.RunCancelled | None:
+    """How the run has ended, if it was in this turn."""
+    for entry in reversed(draft.entries):
+        if isinstance(entry.event, _TERMINAL_EVENTS):
+            return entry.event
+    return None
 
 
 def _has_late_starts(draft: Draft) -> bool:

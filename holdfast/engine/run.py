@@ -50,12 +50,9 @@ class Run(Generic[R]):
 
     async def result(self, timeout: float | None = None) -> R:
         """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError when it takes too long."""
-        if timeout is None:
-            return await self._result()
-        async with asyncio.timeout(timeout):
-            return await self._result()
-
-    async def _result(self) -> R:
+        if timeout is not None:
+            async with asyncio.timeout(timeout):
+                return await self.result()
         actor = self._engine.actors.get(self._run_no)
         if actor is not None:
             await actor.until_left()

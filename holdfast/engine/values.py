@@ -98,8 +98,9 @@ class Values:
     def forget(self, run_no: int) -> None:
         """A run has ended, or what we thought of it is not so (a commit was refused, and somebody else may write other
         events under the same numbers)."""
-        self._pinned.pop(run_no, None)
-        self._pinned_vars.pop(run_no, None)
+        if self._pinned:
+            self._pinned.pop(run_no, None)
+            self._pinned_vars.pop(run_no, None)
         if self._slices:
             self._forget_slices(run_no)
         with self._lock:
