@@ -61,7 +61,12 @@ def _is_undoable(plan: Plan, row: NodeRow) -> bool:
 
 def located_result(state: RunState) -> Any:
     """The result of a run, by the events that hold it."""
-    return locate(state, state.scopes["."], state.plan.root.result)
+    root = state.plan.root
+    if root.direct_result is None:
+        return locate(state, state.scopes["."], root.result)
+    node, keys = root.direct_result
+    ns = state.nodes.get((node, root.nodes[node].path(".")))
+    return ["at", ns.output_seq, *keys] if ns is not None and ns.status is NodeStatus.COMPLETED else None
 
 
 def result(data: bytes) -> cmd.FinishRun | cmd.FailRun:

@@ -70,6 +70,8 @@ class ScopePlan(msgspec.Struct, gc=False):
     """The id of the map or loop; empty for the workflow."""
     entries: tuple[str, ...] = ()
     """Nodes that wait for nothing in this scope."""
+    direct_result: tuple[str, tuple[str | int, ...]] | None = None
+    """(node, keys) when the result is a plain reference to a call of this scope: most are."""
     param_captures: tuple[tuple[str, Capture], ...] = ()
     """(parameter, capture) that conditions inside read of the scope's own parameters; nothing inside is decided before
     the engine has provided them."""
@@ -184,6 +186,7 @@ def _compile_scope(
     for node_id, dependents in waiting.items():
         scope.nodes[node_id].dependents = tuple(dependents)
     scope.entries = tuple(plan.id for plan in scope.nodes.values() if not plan.waits_for)
+    scope.direct_result = _direct_result(result, scope)
     scope.param_captures += tuple(params.values())  # bodies inside may have added theirs
     return scope
 
@@ -202,6 +205,15 @@ def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[
         else:
             return None
     return tuple(found)
+
+
+def _direct_result(result: Expr, scope: ScopePlan) -> tuple[str, tuple[str | int, ...]] | None:
+    link = chain(result)
+    if link is None:
+        return None
+    (kind, *names), keys = link
+    is_call = kind == "node" and names[0] in scope.nodes and scope.nodes[names[0]].definition.kind == "call"
+    return (names[0], keys) if is_call else None
 
 
 def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
