@@ -22,7 +22,7 @@ from holdfast.model import answers, handlers, texts
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput, RunCancelled, RunFailed, RunSuspended, UnknownRun, UsageError
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.model.values import decoder, encode
+from holdfast.model.values import encode, plain
 from holdfast.rules.branches import Asked
 from holdfast.store.api import RunRow, Store
 
@@ -66,8 +66,8 @@ class Run(Generic[R]):
         match terminal:
             case ev.RunCompleted():
                 found = handlers.find_workflow(workflow)
-                decode = decoder(Any if found is None else found.returns)
-                return decode(bytes(terminal.result))  # type: ignore[no-any-return]
+                read = plain if found is None else found.read_result
+                return read(bytes(terminal.result))  # type: ignore[no-any-return]
             case ev.RunCancelled():
                 raise RunCancelled(
                     f"run {self.run_id} was cancelled: {terminal.reason or 'no reason given'}", self.run_id

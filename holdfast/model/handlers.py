@@ -6,12 +6,14 @@ Never: imports code (see cli and opening), stores callables anywhere durable.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.model.definition import Definition
+from holdfast.model.values import decoder
 
 BodyKind = Literal["async", "sync", "inline", "process"]
 
@@ -71,7 +73,7 @@ class CodeLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sys_path: str = ""
 
 
-class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
+class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A workflow whose code is loaded here."""
 
     definition: Definition
@@ -80,6 +82,11 @@ class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     returns: Any
     variables: dict[str, Any] = {}
     """Name to the annotation of a declared variable."""
+
+    @functools.cached_property
+    def read_result(self) -> Callable[[bytes], Any]:
+        """What turns the stored result of a run into a value."""
+        return decoder(self.returns)
 
 
 _handlers: dict[str, Callable[[], Handler]] = {}

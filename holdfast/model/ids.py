@@ -15,7 +15,8 @@ import time
 
 def unique(prefix: str) -> str:
     """A fresh id such as `run_0199a8c4e1f0...`: 48 bits of milliseconds, 64 random bits, in 28 characters."""
-    return f"{prefix}{time.time_ns() // 1_000_000:012x}{os.urandom(8).hex()}"
+    milliseconds = time.time_ns() // 1_000_000
+    return prefix + (milliseconds.to_bytes(6, "big") + os.urandom(8)).hex()
 
 
 def derived(prefix: str, *facts: object, size: int = 10) -> str:
