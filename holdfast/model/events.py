@@ -478,7 +478,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 _decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}
-_new_hash = hashlib.blake2b(digest_size=16).copy  # a fifth of a link quicker than making one
+new_hash = hashlib.blake2b(digest_size=16).copy  # a fifth of a link quicker than making one
 
 
 encode = msgspec.json.Encoder().encode
@@ -497,7 +497,7 @@ def decode(type_name: str, data: bytes) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _moment(visit: int, at: int, token: int) -> str:
+def moment(visit: int, at: int, token: int) -> str:
     """The events of a commit, and of many runs that go on together, share it."""
     return f"{visit}|{at}|{token}|"
 
@@ -516,7 +516,7 @@ def link(
     data: bytes,
 ) -> bytes:
     """The hash of an event: over the one before it and everything in its row."""
-    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{_moment(visit, at, token)}"
-    hashed = _new_hash()
+    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{moment(visit, at, token)}"
+    hashed = new_hash()
     hashed.update(previous + head.encode() + data)
     return hashed.digest()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.engine.register import Register
-from holdfast.engine.rows import held_signals, wait_rows
+from holdfast.engine.rows import event_rows, held_signals, wait_rows
 from holdfast.model import events as ev
 from holdfast.model.evolve import evolve
 from holdfast.model.state import HeldSignal, RunState
@@ -30,6 +30,24 @@ def folded(*events: Any, branch: int = 1) -> tuple[RunState, list[ev.Entry]]:
 
 def handed_on(wait_id: str, **after: Any) -> ev.RunEdited:
     return ev.RunEdited("bob", {"wait_id": wait_id}, {"wait_id": wait_id, **after})
+
+
+def test_the_rows_of_a_commit_are_linked_as_whoever_checks_a_journal_links_them() -> None:
+    state = Play(call("a"), result=ref("a")).state
+    state.head_hash = head = b"h" * 16
+    events: list[tuple[Any, str | None, str | None, int, int, int]] = [
+        (ev.NodeStarted(1, ()), "a", ".", 1, 100, 1),
+        (ev.NodeSkipped("absent", None), "b", ".m.3.", 1, 100, 1),
+        (ev.NodeStarted(1, ()), "a", ".", 2, 100, 1),
+        (ev.NodeStarted(2, ()), "a", ".", 2, 101, 2),
+        (ev.PhaseStarted("p"), None, None, 1, 101, 2),
+    ]
+    entries = [ev.Entry(7 + i, at, e, *where, branch) for i, (e, *where, at, branch) in enumerate(events)]
+    rows, _ = event_rows(state, entries, 3)
+    for _, seq, branch, type_name, node, path, visit, at, token, hashed, data in rows:
+        head = ev.link(head, state.run_id, seq, branch, type_name, node, path, visit, at, token, data)
+        assert hashed == head
+    assert state.head_hash == head
 
 
 def test_a_new_question_is_a_row_with_all_that_it_is_about() -> None:
