@@ -1,7 +1,8 @@
 """Persistence: what a `lazy` or `interval` run may hold back, and when it must commit.
 
 Owns: the events that are decided and not written yet.
-Rule: bodies may start before the commit that orders them; nothing may leave the run before it.
+Rule: bodies may start before the commit that orders them, except those that a crash must not repeat; nothing may leave
+    the run before it.
 On crash: what was held back never happened; attempt numbers repeat and keys are the same.
 """
 
@@ -60,7 +61,9 @@ class Persistence:
             return False
         if len(self.entries) + len(draft.entries) > BUFFERED_EVENTS_MAX or self._bytes > BUFFERED_BYTES_MAX:
             return False
-        return all(type(e.event) in _STAYS_INSIDE and not _waits_long(e) for e in draft.entries)
+        return all(
+            type(e.event) in _STAYS_INSIDE and not _waits_long(e) and not _is_once(e, state) for e in draft.entries
+        )
 
     def hold(self, draft: Draft, values: Values, run_no: int) -> None:
         """Keep a turn in memory, with the values its readers will want."""
@@ -87,3 +90,12 @@ def _waits_long(entry: ev.Entry) -> bool:
     if not isinstance(event, ev.NodeScheduled) or event.not_before is None:
         return False
     return event.not_before - entry.at > RETRY_IN_MEMORY_SECONDS * 1_000_000
+
+
+def _is_once(entry: ev.Entry, state: RunState) -> bool:
+    """Whether this starts a body that a crash must not repeat: only a start that was committed is known afterwards."""
+    if not isinstance(entry.event, ev.NodeStarted):
+        return False
+    assert entry.node is not None
+    assert entry.path is not None
+    return state.plan.scope_of(entry.path).nodes[entry.node].definition.on_crash != "rerun"

@@ -210,6 +210,11 @@ def once():
     return careful()
 
 
+@hf.workflow(persistence="lazy")
+def once_lazily():
+    return careful.after(one())()
+
+
 @hf.node(on_crash="fail", retry=hf.Retry(attempts=3, backoff=0))
 async def careful_step(ctx: hf.Context) -> str:
     name = act(ctx, "careful step")
@@ -419,6 +424,7 @@ WORKFLOWS = {
         lazy_steps,
         lazy_sleep,
         once,
+        once_lazily,
         once_in_code,
         trip,
         mixed,

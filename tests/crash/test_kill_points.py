@@ -209,6 +209,14 @@ def test_a_node_that_may_not_be_repeated_fails_after_a_crash(arena: Arena) -> No
     assert arena.events("r")[-1][3]["error"]["code"] == "outcome_unknown"
 
 
+def test_a_node_that_may_not_be_repeated_is_not_in_a_lazy_run_either(arena: Arena) -> None:
+    arena.crash("once_lazily:r", stay="inside careful")
+    arena.finish()
+    assert arena.status("r") == "failed"
+    assert arena.acted("r").count("careful") == 1
+    assert arena.events("r")[-1][3]["error"]["code"] == "outcome_unknown"
+
+
 def test_a_step_that_may_not_be_repeated_is_not_also_in_its_second_try(arena: Arena) -> None:
     arena.crash("once_in_code:r", stay="inside the second try")
     assert arena.acted("r") == ["careful step", "careful step"]

@@ -279,3 +279,35 @@ async def test_an_unknown_mode_is_refused_before_anything_is_written(db: Path) -
         with pytest.raises(hf.HoldfastError):
             await engine.start(any_mode, persistence="sometimes")
         assert await engine.list() == []
+
+
+@pytest.mark.parametrize("mode", ["lazy", "interval:10s"])
+async def test_the_start_of_a_body_that_a_crash_must_not_repeat_is_committed_first(db: Path, mode: str) -> None:
+    seen: list[int] = []
+
+    @hf.node(on_crash="fail", inline=True)
+    def pay(amount: int) -> int:
+        seen.append(_starts(db, "pay"))
+        return amount
+
+    @hf.workflow(name=f"careful_{mode.partition(':')[0]}", persistence=mode)
+    def careful():
+        first = pay(add(1))
+        return hf.map(lambda n, first: pay(add(n, first)), [2, 3], limit=1, first=first)
+
+    async with hf.open(url(db)) as engine:
+        assert await (await engine.start(careful)).result(timeout=30) == [4, 5]
+    assert seen == [1, 2, 3]
+    check_file(db)
+
+
+def _starts(path: Path, node: str) -> int:
+    """How many bodies of nodes that are called so have begun, for all that another connection can see."""
+    import apsw
+
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        query = "SELECT count(*) FROM run_events WHERE type = 'NodeStarted' AND node GLOB ? || '*'"
+        return int(connection.execute(query, (node,)).get)
+    finally:
+        connection.close()
