@@ -72,6 +72,17 @@ def header_fits(header: bytes) -> bool:
 
 def inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
     """What is to be applied to this SQLite database. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
+    if connection.in_transaction:
+        return _inspect(connection, where, known)
+    connection.execute("BEGIN")  # one snapshot: another process may migrate between two of our statements
+    try:
+        return _inspect(connection, where, known)
+    finally:
+        if connection.in_transaction:  # some errors have ended it already
+            connection.execute("ROLLBACK")
+
+
+def _inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
     sql = load("sqlite")
     tables = {name for (name,) in connection.execute(sql["tables"])}
     application_id = connection.pragma("application_id")

@@ -792,6 +792,25 @@ def test_the_migrations_lead_to_the_schema() -> None:
     assert described(migrated) == described(direct)
 
 
+def test_a_migration_of_another_process_between_two_looks_is_not_taken_for_damage(path: Path) -> None:
+    known = migrations("sqlite")
+    ours, theirs = apsw.Connection(str(path)), apsw.Connection(str(path))
+    ours.pragma("journal_mode", "wal")
+    migrate(ours, "test", known[:-1])
+    moments: list[int] = []
+
+    def meanwhile(cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
+        if "store_meta" in statement and not moments:
+            moments.append(migrate(theirs, "test"))
+        return True
+
+    ours.exec_trace = meanwhile
+    assert migrate(ours, "test") == 0
+    assert moments == [1]
+    for connection in (ours, theirs):
+        connection.close()
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
     connection = apsw.Connection(":memory:")
     migrate(connection, "test")
