@@ -39,6 +39,8 @@ class Activation:
     task: asyncio.Task[Any] | None = None
     thread: ThreadJob | None = None
     """The thread of a sync body."""
+    run_in_thread: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+    """Where its sync steps run; only a body with a ctx has some."""
     leaving = False
     cancelled = False
     reported = False

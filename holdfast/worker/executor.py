@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.engine import dying
+from holdfast.engine.futures import settle
 from holdfast.engine.protocols import Attempt
 from holdfast.model.activation import current_body
 from holdfast.model.errors import BodyEnded, HoldfastError, Suspended
@@ -52,6 +54,8 @@ class LocalExecutor:
         self._process_count = processes
         self._grace_seconds = grace_seconds
         self._threads: ThreadBodies | None = None
+        self._step_threads: ThreadBodies | None = None
+        """Of their own: bodies in threads wait for their steps, and could have taken all the others."""
         self._processes: ProcessBodies | None = None
 
     # --- what the engine asks ------------------------------------------------------------------------------
@@ -86,7 +90,10 @@ class LocalExecutor:
                 activation.task = activation.loop.create_task(self._run_process(activation))
 
     def _activation(self, attempt: Attempt) -> Activation:
-        return Activation(attempt, self._gone, self._loop or self._find_loop())
+        activation = Activation(attempt, self._gone, self._loop or self._find_loop())
+        if attempt.handler.takes_ctx:
+            activation.run_in_thread = self._run_step
+        return activation
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         """The loop of all bodies: to ask for it takes a system call, which is much for each of them."""
@@ -170,8 +177,9 @@ class LocalExecutor:
             await asyncio.wait(tasks, timeout=1.0)
         for activation in self._all():
             activation.left()
-        if self._threads is not None:
-            await self._threads.close(0.0)
+        for threads in (self._threads, self._step_threads):
+            if threads is not None:
+                await threads.close(0.0)
         if self._processes is not None:
             await self._processes.close()
 
@@ -338,6 +346,17 @@ class LocalExecutor:
             return
         activation.thread = job
         activation.start_clock(self._grace_seconds)
+
+    async def _run_step(self, job: Callable[[], Any]) -> Any:
+        """A sync function that a body calls as a step. Its thread is given up when nobody waits for it any more."""
+        if self._step_threads is None:
+            self._step_threads = ThreadBodies(self._thread_count)
+        ended = (self._loop or self._find_loop()).create_future()
+        thread = self._step_threads.start(job, partial(settle, ended))
+        try:
+            return await ended
+        finally:
+            thread.give_up()  # which does nothing when it has ended
 
     async def _run_process(self, activation: Activation) -> None:
         attempt = activation.attempt

@@ -7,6 +7,7 @@ Rule: a step is one event at its end; only for nodes whose `on_crash` is not rer
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,8 @@ class StepRunner:
                     return self.fn(*given, **kwargs)
                 if self.takes_ctx:
                     raise UsageError(f"{self.name} is sync and takes a ctx: make it async to call it as a step")
-                result = await asyncio.to_thread(_without_stop_iteration, self.fn, given, kwargs)
+                job = functools.partial(_without_stop_iteration, self.fn, given, kwargs)
+                result = await ctx._activation.run_in_thread(job)
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError:
             if limit is not None and limit.expired():

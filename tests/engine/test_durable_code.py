@@ -697,3 +697,43 @@ async def test_a_key_that_cannot_be_stored_fails_its_body_and_stops_nothing_else
         with pytest.raises(hf.RunFailed, match="key"):
             await bad.result(timeout=30)
     check_file(db)
+
+
+async def test_as_many_sync_steps_run_at_once_as_the_engine_has_threads(tmp_path: Path) -> None:
+    together = threading.Barrier(40)
+
+    def meet(n: int) -> int:
+        together.wait(20)
+        return n
+
+    @hf.workflow
+    async def meeting(ctx: hf.Context) -> list[int]:
+        return await ctx.map(meet, list(range(40)), limit=40)
+
+    async with hf.open(url(tmp_path / "runs.db"), threads=40) as engine:
+        assert await (await engine.start(meeting)).result(timeout=30) == list(range(40))
+
+
+def test_a_sync_step_that_does_not_end_keeps_no_program_from_leaving(tmp_path: Path) -> None:
+    began, end = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        began.set()
+        end.wait(60)
+
+    @hf.workflow
+    async def waiting(ctx: hf.Context) -> None:
+        await ctx.step(stuck)
+
+    async def main() -> None:
+        async with hf.open(url(tmp_path / "runs.db"), grace_seconds=0.1) as engine:
+            await engine.start(waiting)
+            await until(began.is_set)
+
+    program = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    program.start()
+    program.join(20)
+    try:
+        assert not program.is_alive()
+    finally:
+        end.set()

@@ -221,7 +221,7 @@ class WatchedExecutor(LocalExecutor):
         self.process = process
         self.watcher = watcher
         self.blocking = BlockingCalls()
-        self._threads = cast(ThreadBodies, self.blocking)  # the same two calls, without threads
+        self._threads = self._step_threads = cast(ThreadBodies, self.blocking)  # the same two calls, without threads
         self._attempts: list[Attempt] = []
 
     @staticmethod
