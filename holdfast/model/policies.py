@@ -84,7 +84,7 @@ def qualified_name(kind: type) -> str:
 
 def class_names(kind: type[BaseException]) -> tuple[str, ...]:
     """The names of an exception class and its bases, most specific first, without `object` and `BaseException`."""
-    return tuple(qualified_name(c) for c in kind.__mro__ if c not in (object, BaseException))
+    return tuple(dict.fromkeys(qualified_name(c) for c in kind.__mro__ if c not in (object, BaseException)))
 
 
 def seconds(duration: float | str | timedelta) -> float:

@@ -7,6 +7,7 @@ the exception that a remembered failure raises again.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.model import errors
@@ -63,33 +64,59 @@ def _cut(text: str, limit: int) -> str:
 
 def raise_again(info: ErrorInfo, what: str) -> BaseException:
     """The exception that a remembered failure stands for: its own class where that is loaded here, with its message."""
-    message = info.message
-    for kind in info.kinds:
-        cls = _loaded_class(kind)
-        if cls is None:
-            continue
-        name = cls.__name__
-        text = message.removeprefix(f"{name}: ") if kind == info.kinds[0] else message
+    cls = _loaded_class(info.kinds[0]) if info.kinds else None
+    error = None if cls is None else _instance(cls, _text(cls, info.message))
+    if error is None:
+        return errors.StepFailed(f"{what}: {info.message}")
+    if isinstance(error, errors.Fail) and info.retryable is not None:
+        error.retryable = info.retryable
+    error.add_note(f"(remembered failure of {what})")
+    for frame in info.frames:
+        error.add_note(f"  {frame}")
+    return error
+
+
+def _text(cls: type[Exception], message: str) -> str:
+    """What the exception itself said: `_message` the other way round."""
+    if issubclass(cls, errors.HoldfastError):
+        return message
+    return "" if message == cls.__name__ else message.removeprefix(f"{cls.__name__}: ")
+
+
+def _instance(cls: type[Exception], text: str) -> Exception | None:
+    """An exception of this class that reads like this. Where its constructor wants something else than a text, it is
+    made without: whoever catches it asks for its class. None: not even that is possible."""
+    quoted = text[1:-1] if text[:1] == text[-1:] == "'" else text  # KeyError shows its argument in quotes
+    makers: tuple[Callable[[], Exception], ...] = (
+        lambda: cls(text),
+        lambda: cls(quoted),
+        lambda: cls.__new__(cls, text),
+        lambda: _reading(cls, text),
+    )
+    for make in makers:
         try:
-            error = cls(text)
-            if str(error) != text and text[:1] == text[-1:] == "'":  # KeyError shows its argument in quotes
-                error = cls(text[1:-1])
-        except Exception:  # noqa: BLE001, S112 - a class that wants other arguments: its base may do
+            error = make()
+            if type(error).__name__ == cls.__name__ and str(error) == text:
+                return error
+        except Exception:  # noqa: BLE001, S112 - a user's class may want and do anything
             continue
-        if kind == info.kinds[0]:
-            error.add_note(f"(remembered failure of {what})")
-            for frame in info.frames:
-                error.add_note(f"  {frame}")
-            return error
-        break
-    return errors.StepFailed(f"{what}: {message}")
+    return None
+
+
+def _reading(cls: type[Exception], text: str) -> Exception:
+    """For a class that makes its text of what is not remembered: one below it, of the same name, with the text."""
+    names = {"__str__": lambda self: text, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    below: type[Exception] = type(cls.__name__, (cls,), names)
+    return below.__new__(below, text)
 
 
 def _loaded_class(name: str) -> type[Exception] | None:
     """An exception class by its qualified name, if its module is loaded; nothing is imported."""
-    module, _, qualname = name.rpartition(".")
-    found: Any = sys.modules.get(module or "builtins")
-    if found is None:
-        return None
-    found = getattr(found, qualname, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    parts = name.split(".")
+    for length in range(len(parts) - 1, -1, -1):  # a class may stand inside another one
+        found: Any = sys.modules.get(".".join(parts[:length]) or "builtins")
+        if found is not None:
+            for part in parts[length:]:
+                found = getattr(found, part, None)
+            return found if isinstance(found, type) and issubclass(found, Exception) else None
+    return None

@@ -737,3 +737,27 @@ def test_a_sync_step_that_does_not_end_keeps_no_program_from_leaving(tmp_path: P
         assert not program.is_alive()
     finally:
         end.set()
+
+
+class Declined(Exception):
+    """Its constructor wants more than a text, as those of many libraries do."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+
+
+async def test_a_failed_step_is_caught_by_its_class_also_when_it_is_remembered(db: Path) -> None:
+    def pay() -> None:
+        raise Declined(402, "no money")
+
+    @hf.workflow
+    async def buying(ctx: hf.Context) -> str:
+        try:
+            await ctx.step(pay)
+        except Declined as declined:
+            await ctx.sleep(0.05)  # it is left here, and runs again from its start
+            return str(declined)
+        return "paid"
+
+    async with hf.open(url(db), idle_seconds=0) as engine:
+        assert await (await engine.start(buying)).result(timeout=30) == "402: no money"
