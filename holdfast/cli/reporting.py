@@ -60,8 +60,11 @@ def _tell(store: Store, row: RunRow, ending: Ending, url: str, *, json: bool) ->
                 output.note(text)
             output.note(f"`{command('show', row.run_id, url)}` shows more")
         case output.CANCELLED:
-            reason = reads.terminal_event(store, row).reason
-            output.note(f"holdfast: run {run_id} was cancelled" + (f": {output.line(reason)}" if reason else ""))
+            terminal = reads.terminal_event(store, row)
+            reason = f": {output.line(terminal.reason)}" if terminal.reason else ""
+            output.note(f"holdfast: run {run_id} was cancelled{reason}")
+            for text in other_lines(terminal):
+                output.note(text)
         case output.SUSPENDED:
             now = store.now()
             waits = only_outside_moves(store, row, now) or waits_of(store, row)
@@ -122,5 +125,13 @@ def failure_lines(terminal: ev.RunFailed, run_id: str) -> list[str]:
         where = f" in {output.line(error.node)}{path}{tries}"
     lines = [f"holdfast: run {run_id} failed{where}: {output.clean(error.message)}"]
     lines += [f"  {output.line(frame)}" for frame in error.frames]
-    lines += [f"  also: {output.line(other.message)}" for other in terminal.others]
+    return lines + other_lines(terminal)
+
+
+def other_lines(terminal: ev.RunFailed | ev.RunCancelled) -> list[str]:
+    """What could not be undone, and which node that was."""
+    lines = []
+    for other in terminal.others:
+        node = "" if other.node is None or other.message.startswith(other.node) else f"{other.node}: "
+        lines.append(f"  also: {output.line(node + other.message)}")
     return lines

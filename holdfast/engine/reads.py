@@ -101,7 +101,7 @@ def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -
     shown["recoveries"] = row.recoveries
     for field in ("created_at", "started_at", "finished_at"):
         shown[field] = iso_or_none(getattr(row, field))
-    if isinstance(terminal, ev.RunFailed) and terminal.others:
+    if isinstance(terminal, ev.RunFailed | ev.RunCancelled) and terminal.others:
         shown["others"] = [error_json(e) for e in terminal.others]
     if isinstance(terminal, ev.RunCancelled):
         shown["reason"] = terminal.reason

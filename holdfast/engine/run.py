@@ -69,10 +69,10 @@ class Run(Generic[R]):
                 read = plain if found is None else found.read_result
                 return read(bytes(terminal.result))  # type: ignore[no-any-return]
             case ev.RunCancelled():
-                raise RunCancelled(
-                    f"run {self.run_id} was cancelled: {terminal.reason or 'no reason given'}", self.run_id
-                )
-        raise RunFailed(f"run {self.run_id} failed: {terminal.error.message}", terminal.error, self.run_id)
+                reason = terminal.reason or "no reason given"
+                raise RunCancelled(f"run {self.run_id} was cancelled: {reason}", self.run_id, terminal.others)
+        message = f"run {self.run_id} failed: {terminal.error.message}"
+        raise RunFailed(message, terminal.error, self.run_id, terminal.others)
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Every instance of the run, as on the command line."""

@@ -95,10 +95,12 @@ class RunFailed(HoldfastError):
 
     code = "run_failed"
 
-    def __init__(self, message: str | None = None, error: Any = None, run_id: str = "") -> None:
+    def __init__(self, message: str | None = None, error: Any = None, run_id: str = "", others: Any = ()) -> None:
         super().__init__(message)
         self.error = error
         self.run_id = run_id
+        self.others = others
+        """Compensations that failed, and effects of unknown outcome that nothing could undo."""
 
 
 class RunCancelled(HoldfastError):
@@ -106,9 +108,11 @@ class RunCancelled(HoldfastError):
 
     code = "run_cancelled"
 
-    def __init__(self, message: str | None = None, run_id: str = "") -> None:
+    def __init__(self, message: str | None = None, run_id: str = "", others: Any = ()) -> None:
         super().__init__(message)
         self.run_id = run_id
+        self.others = others
+        """As in RunFailed."""
 
 
 class RunSuspended(HoldfastError):

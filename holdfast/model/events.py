@@ -82,6 +82,8 @@ class RunCancelRequested(_Event, frozen=True):
 
 class RunCancelled(_Event, frozen=True):
     reason: str = ""
+    others: tuple[ErrorInfo, ...] = ()
+    """As in RunFailed."""
 
 
 class RunCompleted(_Event, frozen=True):

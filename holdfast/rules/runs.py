@@ -146,9 +146,6 @@ def provide_undo(d: Draft, c: cmd.ProvideUndo) -> None:
 
 def _end_closed(d: Draft) -> None:
     fold = d.state.fold
-    if fold.cancel_reason is not None:
-        end(d, ev.RunCancelled(fold.cancel_reason))
-        return
     others = list(fold.others)
     for node, path, _ in fold.unknown:
         definition = d.state.plan.scope_of(path).nodes[node].definition
@@ -156,6 +153,9 @@ def _end_closed(d: Draft) -> None:
             others.append(
                 ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path)
             )
+    if fold.cancel_reason is not None:
+        end(d, ev.RunCancelled(fold.cancel_reason, tuple(others)))
+        return
     error = fold.error or ev.ErrorInfo("failed", "the run failed")
     end(d, ev.RunFailed(error, tuple(others)))
 

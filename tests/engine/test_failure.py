@@ -166,6 +166,41 @@ async def test_compensations_run_on_cancel_too(db: Path, log: list[str]) -> None
     check_file(db)
 
 
+async def test_a_cancelled_run_names_what_could_not_be_undone(db: Path) -> None:
+    began = asyncio.Event()
+
+    @hf.node
+    async def undo_never(output: str) -> None:
+        raise RuntimeError("cannot")
+
+    @hf.node(compensate=undo_never)
+    async def book() -> str:
+        return "seat"
+
+    @hf.node(compensate=undo_never)
+    async def pay(seat: str) -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return seat
+
+    @hf.workflow(on_failure="compensate")
+    def half_undone_trip():
+        return pay(book())
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(half_undone_trip)
+        await began.wait()
+        await run.cancel("changed my mind")
+        with pytest.raises(hf.RunCancelled) as cancelled:
+            await run.result()
+        assert [(other.node, other.code) for other in cancelled.value.others] == [
+            ("book~undo", "error"),
+            ("pay", "outcome_unknown"),
+        ]
+        assert [other["node"] for other in (await run.show())["others"]] == ["book~undo", "pay"]
+    check_file(db)
+
+
 async def test_a_compensation_has_its_own_retries_and_its_failure_does_not_stop_the_others(
     db: Path, log: list[str]
 ) -> None:
@@ -198,8 +233,9 @@ async def test_a_compensation_has_its_own_retries_and_its_failure_does_not_stop_
 
     async with hf.open(url(db)) as engine:
         run = await engine.start(stubborn)
-        with pytest.raises(hf.RunFailed, match="no"):
+        with pytest.raises(hf.RunFailed, match="no") as failed:
             await run.result()
+        assert [other.node for other in failed.value.others] == ["two~undo"]
         others = (await run.show())["others"]
         assert len(others) == 1
         assert "cannot" in others[0]["message"]

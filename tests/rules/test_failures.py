@@ -323,7 +323,10 @@ def test_compensations_run_on_cancel_too_and_items_of_a_map_are_undone_each() ->
     for key, output in ((1, "two"), (0, "one")):
         assert play.running == {("f~undo", f".m.{key}."): {"~output": output}}
         play.complete("f~undo", path=f".m.{key}.")
-    assert play.entries[-1].event == ev.RunCancelled("changed my mind")
+    cancelled = play.entries[-1].event
+    assert isinstance(cancelled, ev.RunCancelled)
+    assert cancelled.reason == "changed my mind"
+    assert [(other.code, other.node, other.path) for other in cancelled.others] == [("outcome_unknown", "f", ".m.2.")]
 
 
 @pytest.mark.parametrize("crash_at", ["running", "scheduled", "between", "retrying"])

@@ -87,6 +87,8 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
         lines += ["", *_failure(store, row, created, terminal)]
     if isinstance(terminal, ev.RunCancelled) and terminal.reason:
         lines.append(f"reason    {output.line(terminal.reason)}")
+    if isinstance(terminal, ev.RunCancelled):
+        lines += reporting.other_lines(terminal)
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
         lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
@@ -132,8 +134,7 @@ def _failure(store: Store, row: RunRow, created: ev.RunCreated, terminal: ev.Run
     lines += [f"    {output.line(frame)}" for frame in error.frames]
     for name, value in _arguments(store, row, error):
         lines.append(f"  {output.line(name)} = {_value(value)}")
-    lines += [f"  also: {output.line(other.message)}" for other in terminal.others]
-    return lines
+    return lines + reporting.other_lines(terminal)
 
 
 def _arguments(store: Store, row: RunRow, error: ev.ErrorInfo) -> list[tuple[str, Any]]:
