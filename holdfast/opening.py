@@ -18,6 +18,7 @@ from holdfast.model.errors import UsageError
 from holdfast.store.urls import database_file, store_at
 from holdfast.worker import handlers as _builtin_handlers
 from holdfast.worker.executor import LocalExecutor
+from holdfast.worker.loading import refuse_while_importing
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
@@ -60,6 +61,7 @@ async def open_engine(
     `concurrency` of them at work at once. Leaving the block lets bodies end for `drain_seconds` (else `grace_seconds`,
     which they also have after a cancel or a timeout), then leaves them; no attempt is lost.
     """
+    refuse_while_importing("hf.open")
     chosen = url or default_url()
     settings = from_environment(
         dict(os.environ),
@@ -104,6 +106,7 @@ def run(
     Raises RunFailed or RunCancelled, and RunSuspended when only somebody from outside can move the run. With a `run_id`
     that exists and the same input it goes on with that run (or returns its result).
     """
+    refuse_while_importing("hf.run")
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -18,6 +18,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -28,6 +29,8 @@ from holdfast.model.handlers import CodeLocation
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.__file__) + os.sep
+_importing: ContextVar[bool] = ContextVar("holdfast_importing", default=False)
+_ONLY_AS_SCRIPT = 'Put what should only happen when it is run as a script under `if __name__ == "__main__":`'
 
 
 def load_target(target: str) -> tuple[ModuleType, Any]:
@@ -124,6 +127,13 @@ def load_recorded(code: CodeLocation, database_path: str | None) -> ModuleType:
     if code.name and _attribute(module, code.name) is None and code.name not in handlers.workflow_names():
         raise MissingCode(f"{code.file} has no {code.name} any more. If it was moved, say where with --code FILE.py")
     return module
+
+
+def refuse_while_importing(what: str) -> None:
+    """Code is loaded to resume, draw or check a workflow, and by every process that runs `process=True` bodies. If that
+    started runs, each of these would start another one, and each process another process. Raises UsageError."""
+    if _importing.get():
+        raise UsageError(f"{what} is called while the file is imported. {_ONLY_AS_SCRIPT}")
 
 
 def user_frames(traceback: TracebackType | None) -> tuple[str, ...]:
@@ -247,6 +257,7 @@ def _put_first(directory: str) -> None:
 @contextmanager
 def _clear_errors(what: str) -> Iterator[None]:
     """Turn whatever an import raises into one UsageError that shows the user's line."""
+    token = _importing.set(True)
     try:
         yield
     except SyntaxError as error:
@@ -254,15 +265,14 @@ def _clear_errors(what: str) -> Iterator[None]:
         line = f"\n  {error.text.strip()}" if error.text else ""
         raise UsageError(f"{what} cannot be imported: {place}: {type(error).__name__}: {error.msg}{line}") from error
     except SystemExit as error:
-        raise UsageError(
-            f"{what} cannot be imported: it exits by itself{_where(error)}\n"
-            'Put what should only happen when it is run as a script under `if __name__ == "__main__":`'
-        ) from error
+        raise UsageError(f"{what} cannot be imported: it exits by itself{_where(error)}\n{_ONLY_AS_SCRIPT}") from error
     except Exception as error:  # the user's module may raise anything
         hint = ""
         if isinstance(error, ImportError) and "relative import" in str(error):
             hint = "\nA file of a package is given as package.module:NAME"
         raise UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}{_where(error)}{hint}") from error
+    finally:
+        _importing.reset(token)
 
 
 def _where(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.model import handlers
@@ -384,3 +386,46 @@ def test_the_users_private_group_is_nobody_else(write: Write, database: str) -> 
 def test_a_store_that_is_no_file_of_ours_does_not_choose_code(write: Write) -> None:
     with pytest.raises(MissingCode, match=r"the store is not a file of yours.*--code"):
         load_recorded(recorded(write("hf_shop.py", ONE)), None)
+
+
+SCRIPT = """
+import asyncio
+import holdfast as hf
+
+@hf.node(process=True)
+def double(n: int) -> int:
+    return 2 * n
+
+@hf.workflow
+def doubled(n: int):
+    return double(n)
+
+async def main():
+    async with hf.open("sqlite://") as engine:
+        print(await (await engine.start(doubled, n=1)).result())
+
+"""
+
+
+@pytest.mark.parametrize("start", ["hf.run(doubled, n=1)", "asyncio.run(main())"])
+def test_a_file_that_starts_runs_while_it_is_imported_is_refused(tmp_path: Path, start: str) -> None:
+    file = tmp_path / "unguarded.py"
+    file.write_text(SCRIPT + start)
+    with pytest.raises(UsageError, match=r'while the file is imported.*if __name__ == "__main__":') as refused:
+        load_file(file)
+    assert "unguarded.py:" in str(refused.value)
+    assert not (tmp_path / "holdfast.db").exists()
+
+
+def test_a_script_without_a_main_guard_starts_one_run_and_no_chain_of_processes(tmp_path: Path) -> None:
+    """Every process for `process=True` bodies imports the script: it must not start a run of its own."""
+    file = tmp_path / "unguarded.py"
+    file.write_text(SCRIPT + "hf.run(doubled, n=1, db='sqlite:///runs.db')")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert 'if __name__ == "__main__":' in ended.stderr
+    with contextlib.closing(apsw.Connection(str(tmp_path / "runs.db"))) as connection:
+        assert connection.execute("SELECT count(*) FROM run_state").get == 1
