@@ -15,7 +15,7 @@ from holdfast.model.errors import CorruptJournal, HoldfastError, MissingCode
 from holdfast.model.handlers import CodeLocation
 from holdfast.store.api import RunRow, Store
 from holdfast.store.urls import database_file
-from holdfast.worker.loading import load_file, load_recorded
+from holdfast.worker.loading import load_given, load_recorded
 
 Places = list[CodeLocation] | CorruptJournal
 """Where the code of a run was, or why nobody knows that any more."""
@@ -40,7 +40,7 @@ def load(
 ) -> tuple[list[RunRow], list[HoldfastError]]:
     """Import what the runs need; the runs whose code is there, and why the others' is not."""
     if code is not None:
-        load_file(code)
+        load_given(code, [place for found in locations.values() if isinstance(found, list) for place in found])
     path = database_file(url)
     database = None if path is None else str(path)
     loaded: list[RunRow] = []

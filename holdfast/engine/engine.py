@@ -368,7 +368,11 @@ class Engine:
         if not self.drives:  # whoever does hears of it
             return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
         if not await self.read(self.versions.runnable, row.workflow, row.version):
-            raise MissingCode(f"run {row.run_id} needs the code of workflow {row.workflow}; import it, then resume")
+            lacks = ", ".join(await self.read(self.versions.missing, row.workflow, row.version))
+            raise MissingCode(
+                f"run {row.run_id} of workflow {row.workflow} needs {lacks or 'its code'}, which is not loaded here; "
+                "import it, then resume"
+            )
         if self.recovery.roots is not None:
             self.recovery.roots.add(row.root_no)
         self.loading.accepted.add(row.run_no)

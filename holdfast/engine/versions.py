@@ -76,6 +76,14 @@ class Versions:
             return False
         return self.is_loaded(plan)
 
+    def missing(self, workflow: str, version: int) -> list[str]:
+        """The handlers of a version that are not loaded here."""
+        try:
+            plan = self.numbered(workflow, version)
+        except CorruptJournal:
+            return []
+        return sorted(name for name in plan.handlers if handlers.find(name) is None)
+
     def is_loaded(self, plan: Plan) -> bool:
         """Whether every handler of a plan is loaded here; once true it stays true."""
         if id(plan) not in self._loaded:

@@ -16,7 +16,7 @@ import linecache
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -98,6 +98,28 @@ def load_code(code: CodeLocation) -> ModuleType:
     if code.kind == "module" or "." in code.module:  # a file of a package was run as `python -m package.module`
         return load_module(code.module, code.sys_path)
     return load_file(code.file, code.module or None)
+
+
+def load_given(place: str, recorded: Sequence[CodeLocation]) -> ModuleType:
+    """Import the code that somebody names, `FILE.py` or `package.module`, for runs that recorded where theirs was.
+
+    Journals call functions by the module they were in. So a file of a package is imported as part of it, and a file
+    that has another name now is loaded under the one that it had."""
+    if not _looks_like_file(place):
+        return load_module(place, os.getcwd())
+    file = _existing(place)
+    were = {code.module: code for code in recorded if code.kind != "process" and code.module}
+    if len(were) != 1:
+        return load_file(file)
+    ((name, was),) = were.items()
+    inside = Path(*name.split(".")).with_suffix(".py")
+    if "." in name:
+        if file.parts[-len(inside.parts) :] == inside.parts:
+            return load_module(name, str(Path(*file.parts[: -len(inside.parts)])))
+        return load_file(file)
+    is_elsewhere = os.path.isfile(was.file) and Path(was.file).resolve() != file
+    is_renamed = not is_elsewhere and not (file.parent / inside).exists()
+    return load_file(file, name if is_renamed else None)
 
 
 def load_recorded(code: CodeLocation, database_path: str | None) -> ModuleType:

@@ -181,6 +181,42 @@ def test_resume_with_the_code_gone_says_so_and_with_code_it_goes_on(project: Pro
     assert project.json("resume", "moved", "--code", str(moved))["result"] == 6
 
 
+def test_code_that_has_another_name_now_is_loaded_under_the_one_it_had(project: Project) -> None:
+    run = project.start("run", "flows.py:gated", "--run-id", "renamed")
+    project.wait_for("attempt-1")
+    run.kill()
+    run.wait()
+    (project.directory / "flows.py").rename(project.directory / "shop.py")
+    project.open_gate()
+    assert project.json("resume", "renamed", "--code", "shop.py")["result"] == 6
+
+
+@pytest.mark.parametrize("code", ["shop/flows.py", "shop.flows"])
+def test_code_of_a_package_can_be_given_as_a_file_or_a_module(project: Project, code: str) -> None:
+    (project.directory / "shop").mkdir()
+    (project.directory / "shop" / "__init__.py").touch()
+    (project.directory / "flows.py").rename(project.directory / "shop" / "flows.py")
+    run = project.start("run", "shop.flows:gated", "--run-id", "packed")
+    project.wait_for("attempt-1")
+    run.kill()
+    run.wait()
+    project.directory.chmod(0o777)  # so that it is not loaded by itself
+    assert "--code" in project.json("resume", "packed", exit_code=2)["error"]["message"]
+    project.open_gate()
+    assert project.json("resume", "packed", "--code", code)["result"] == 6
+
+
+def test_resume_names_the_functions_that_are_not_there_any_more(project: Project) -> None:
+    run = project.start("run", "flows.py:gated", "--run-id", "lost")
+    project.wait_for("attempt-1")
+    run.kill()
+    run.wait()
+    (project.directory / "empty.py").write_text("")
+    missing = project.json("resume", "lost", "--code", "empty.py", exit_code=2)["error"]
+    assert missing["code"] == "missing_code"
+    assert "flows." in missing["message"]
+
+
 def test_a_node_that_must_not_run_twice_suspends_the_run_until_a_person_says_whether_it_was_done(
     project: Project,
 ) -> None:

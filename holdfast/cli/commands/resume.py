@@ -60,7 +60,8 @@ def command(
     ] = False,
     actor: Actor = None,
     code: Annotated[
-        str | None, typer.Option("--code", metavar="FILE.py", help="Where the code is now; else where it was.")
+        str | None,
+        typer.Option("--code", metavar="FILE.py", help="Where the code is now (or package.module); else where it was."),
     ] = None,
     quiet: Quiet = False,
     db: Db = None,
