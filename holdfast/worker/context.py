@@ -43,7 +43,7 @@ from holdfast.worker.activation import Activation
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
 from holdfast.worker.memory import Call, idempotency_key
 from holdfast.worker.racing import Won
-from holdfast.worker.steps import StepRunner
+from holdfast.worker.steps import StepRunner, unfolded
 from holdfast.worker.variables import Variables
 
 R = TypeVar("R")
@@ -187,6 +187,8 @@ class Context(_Base):
     def step(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def step(self, fn: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Run a function (or a node, with its retries and timeout) once and remember its result."""
+        if type(fn) is functools.partial:
+            fn, args, kwargs = unfolded(fn, args, kwargs)
         runner = self._runner(fn)
         call = self._made("step", runner.name, (args, kwargs))
         return self._activation.made(call, runner.run(self, call, args, kwargs))
@@ -195,29 +197,30 @@ class Context(_Base):
         self, fn: Callable[[T], Any], items: Iterable[T], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
     ) -> Coroutine[Any, Any, list[Any]]:
         """Run a step for every item, at most `limit` at once; the list of the results, in order."""
-        runner = self._runner(fn)
-        listed = list(items)
+        function, first, kwargs = unfolded(fn, (), kwargs)
+        runner = self._runner(function)
+        listed = [(*first, item) for item in items]
         if limit < 1:
             raise UsageError("ctx.map: limit must be at least 1")
         call = self._made("map", runner.name, None)
         return self._activation.made(call, self._map(runner, call, listed, limit, kwargs))
 
     async def _map(
-        self, runner: StepRunner, parent: Call, items: list[Any], limit: int, kwargs: dict[str, Any]
+        self, runner: StepRunner, parent: Call, given: list[tuple[Any, ...]], limit: int, kwargs: dict[str, Any]
     ) -> list[Any]:
         memory = self._activation.memory
-        calls = [memory.item(parent, i, "map", runner.name, ((x,), kwargs)) for i, x in enumerate(items)]
-        results: list[Any] = [None] * len(items)
-        waiting = iter(range(len(items)))
+        calls = [memory.item(parent, i, "map", runner.name, (args, kwargs)) for i, args in enumerate(given)]
+        results: list[Any] = [None] * len(given)
+        waiting = iter(range(len(given)))
 
         async def lane() -> None:
             for i in waiting:
                 item_ctx = type(self)(self._activation, f"{parent.scope}m{parent.position}.{i}/")
-                results[i] = await runner.run(item_ctx, calls[i], (items[i],), kwargs)
+                results[i] = await runner.run(item_ctx, calls[i], given[i], kwargs)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(limit, len(items))):
+                for _ in range(min(limit, len(given))):
                     group.create_task(lane())
         except BaseExceptionGroup as group_error:
             raise _first_of(group_error) from None

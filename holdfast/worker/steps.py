@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring import code, signatures
+from holdfast.authoring.workflows import Workflow
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.activation import current_body
@@ -33,6 +34,8 @@ class StepRunner:
     """How one function is run as a step."""
 
     def __init__(self, fn: Any) -> None:
+        if isinstance(fn, Workflow):
+            raise UsageError(f"{fn.name} is a workflow and cannot be a step: `await ctx.child({fn.name}, ...)` runs it")
         handler = getattr(fn, "handler", None)
         self.retry, self.timeout, self.on_crash = NO_RETRY, None, "rerun"
         if isinstance(handler, Handler):
@@ -46,9 +49,8 @@ class StepRunner:
             self.name, self.takes_ctx, self.returns = handler.name, handler.takes_ctx, handler.returns
             self.is_async, self.inline = handler.kind == "async", handler.kind == "inline"
         elif callable(fn) and not isinstance(fn, type):
-            signature = signatures.read(fn, {})
-            self.fn, self.name = fn, code.handler_name(fn)
-            self.takes_ctx, self.returns = signature.takes_ctx, signature.returns
+            self.fn, self.name = fn, _name(fn)
+            self.takes_ctx, self.returns = _signature(fn)
             self.is_async, self.inline = inspect.iscoroutinefunction(inspect.unwrap(fn)), False
         else:
             raise UsageError(f"ctx.step takes a function or a node, not {fn!r}")
@@ -156,6 +158,27 @@ class StepRunner:
             activation.check()
             await asyncio.sleep(min(left / 1_000_000, 0.25))  # in portions: the body may be left meanwhile
         activation.check()
+
+
+def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """A partial as the call that it stands for: what it holds is told apart like any other argument."""
+    while isinstance(fn, functools.partial):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return fn, args, kwargs
+
+
+def _name(fn: Any) -> str:
+    """How the journal names a function, or an object that can be called: by its class."""
+    return code.handler_name(fn if hasattr(fn, "__qualname__") else type(fn))
+
+
+def _signature(fn: Any) -> tuple[bool, Any]:
+    """Whether it takes a ctx, and what it returns."""
+    try:
+        found = signatures.read(fn, {})
+    except ValueError:  # a function of C that does not tell, such as time.time
+        return False, Any
+    return found.takes_ctx, found.returns
 
 
 def forget(fn: Any) -> None:

@@ -7,7 +7,9 @@ A body is made to run again either by an orderly stop of its engine (`left`) or 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -761,3 +763,62 @@ async def test_a_failed_step_is_caught_by_its_class_also_when_it_is_remembered(d
 
     async with hf.open(url(db), idle_seconds=0) as engine:
         assert await (await engine.start(buying)).result(timeout=30) == "402: no money"
+
+
+class Tripled:
+    def __call__(self, n: int) -> int:
+        return 3 * n
+
+
+def _sum(a: int, b: int) -> int:
+    return a + b
+
+
+async def test_whatever_can_be_called_can_be_a_step(db: Path) -> None:
+    @hf.workflow
+    async def calling(ctx: hf.Context) -> list[Any]:
+        return [
+            await ctx.step(time.time) > 0,
+            await ctx.step(len, "abc"),
+            await ctx.step(Tripled(), 2),
+            await ctx.step(functools.partial(_sum, 4), 5),
+            await ctx.step(functools.partial(_sum, b=1), 5),
+            await ctx.map(functools.partial(_sum, 1), [1, 2]),
+        ]
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(calling)
+        assert await run.result(timeout=30) == [True, 3, 6, 9, 6, [2, 3]]
+        names = [event.data["name"] for event in await run.events() if event.type == "StepCompleted"]
+    assert [name.rpartition(".")[2] for name in names] == ["time", "len", "Tripled", "_sum", "_sum", "_sum", "_sum"]
+
+
+async def test_what_a_partial_holds_tells_it_from_another_one(db: Path) -> None:
+    """In another order in the body's second life, as the items of a set may be."""
+    lives: list[int] = []
+
+    @hf.workflow
+    async def unordered(ctx: hf.Context) -> dict[str, int]:
+        lives.append(len(lives))
+        numbers = [1, 2] if len(lives) == 1 else [2, 1]
+        found = {str(n): await ctx.step(functools.partial(_sum, n, 10)) for n in numbers}
+        await ctx.sleep(0.05)
+        return found
+
+    async with hf.open(url(db), idle_seconds=0) as engine:
+        assert await (await engine.start(unordered)).result(timeout=30) == {"1": 11, "2": 12}
+    assert len(lives) == 2
+
+
+async def test_a_workflow_is_no_step_and_the_error_names_the_call(db: Path) -> None:
+    @hf.workflow
+    async def inner(ctx: hf.Context) -> int:
+        return 1
+
+    @hf.workflow
+    async def outer(ctx: hf.Context) -> int:
+        return await ctx.step(inner)  # type: ignore[no-any-return, call-overload]
+
+    async with hf.open(url(db)) as engine:
+        with pytest.raises(hf.RunFailed, match=r"inner is a workflow .* ctx\.child\(inner"):
+            await (await engine.start(outer)).result(timeout=30)
