@@ -52,7 +52,7 @@ from holdfast.model.graph import Plan
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
-from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.rules.resuming import RESUMABLE
 from holdfast.store.api import Landed, RunRow, Store
 
@@ -298,6 +298,8 @@ class Engine:
         self, *, status: str | None = None, workflow: str | None = None, limit: int = 100
     ) -> builtins.list[dict[str, Any]]:
         """Runs, newest first, without inputs, results and nodes."""
+        if status is not None and status not in [*RunStatus]:
+            raise UsageError(f"engine.list: {status!r} is no status of a run; there are {', '.join(RunStatus)}")
         statuses = None if status is None else [status]
         return await self.read(
             lambda: reads.runs_json(self.store, self.store.runs(status=statuses, workflow=workflow, limit=limit))

@@ -98,4 +98,4 @@ def _is_once(entry: ev.Entry, state: RunState) -> bool:
         return False
     assert entry.node is not None
     assert entry.path is not None
-    return state.plan.scope_of(entry.path).nodes[entry.node].definition.on_crash != "rerun"
+    return state.nodes[entry.node, entry.path].plan.definition.on_crash != "rerun"  # also of a compensation

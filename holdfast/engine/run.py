@@ -67,7 +67,11 @@ class Run(Generic[R]):
             case ev.RunCompleted():
                 found = handlers.find_workflow(workflow)
                 read = plain if found is None else found.read_result
-                return read(bytes(terminal.result))  # type: ignore[no-any-return]
+                try:
+                    return read(bytes(terminal.result))  # type: ignore[no-any-return]
+                except InvalidInput as wrong:
+                    what = f"the result of run {self.run_id} is not what workflow {workflow} is annotated with"
+                    raise InvalidInput(f"{what}: {wrong.message}") from None
             case ev.RunCancelled():
                 reason = terminal.reason or "no reason given"
                 raise RunCancelled(f"run {self.run_id} was cancelled: {reason}", self.run_id, terminal.others)

@@ -104,7 +104,9 @@ def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
     connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         if connection.readonly("main"):
-            raise StoreReadOnly(f"{path} cannot be written by this user.")
+            raise StoreReadOnly(
+                f"{path} cannot be written by this user, and reading needs that, too. Make it writable, or copy it."
+            )
         patiently(lambda: connection.pragma("journal_mode", "wal"))
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -CACHE_KIB)

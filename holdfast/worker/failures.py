@@ -38,7 +38,7 @@ def _described(error: BaseException) -> ErrorInfo:
     message = _cut(_message(error), _MESSAGE_BYTES_MAX)
     frames: list[str] = []
     room = ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024
-    for frame in reversed(user_frames(error.__traceback__)):  # the innermost frames say most
+    for frame in reversed(_frames(error)):  # the innermost frames say most
         room -= len(frame.encode(errors="replace"))
         if room < 0:
             break
@@ -46,9 +46,17 @@ def _described(error: BaseException) -> ErrorInfo:
     return ErrorInfo(code, message, class_names(type(error)), tuple(frames), retryable)
 
 
+def _frames(error: BaseException) -> tuple[str, ...]:
+    """The user's own frames; of a group those that led to it, and then those of its first exception."""
+    frames = user_frames(error.__traceback__)
+    return frames + _frames(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else frames
+
+
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
+        if isinstance(error, BaseExceptionGroup):  # how many there are says nothing
+            text = f"{text}: {'; '.join(_message(e) for e in error.exceptions)}"
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         text = "(its message cannot be read)"
     if isinstance(error, errors.HoldfastError):

@@ -17,7 +17,7 @@ from holdfast.authoring.workflows import Workflow
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.activation import current_body
-from holdfast.model.errors import NodeTimeout, OutcomeUnknown, UsageError
+from holdfast.model.errors import InvalidInput, NodeTimeout, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.values import decoder, encode
@@ -70,7 +70,7 @@ class StepRunner:
         memo = ctx._activation.recall(call)
         if memo is not None:
             if memo.output is not None:
-                return self._decode(memo.output)
+                return self._decoded(memo.output)
             if memo.error is not None and memo.retry_at is None:
                 raise raise_again(memo.error, f"step {call.name}")
         self._check_crash(memo, call)
@@ -90,7 +90,13 @@ class StepRunner:
                 await self._delay(ctx, retry_at)
                 continue
             await ctx._record(call, data, failures + 1)
+            return self._decoded(data)
+
+    def _decoded(self, data: bytes) -> Any:
+        try:
             return self._decode(data)
+        except InvalidInput as wrong:
+            raise InvalidInput(f"the result of {self.name} is not what it is annotated with: {wrong.message}") from None
 
     def _check_crash(self, memo: Memo | None, call: Call) -> None:
         if memo is not None and memo.started:

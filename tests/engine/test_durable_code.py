@@ -822,3 +822,24 @@ async def test_a_workflow_is_no_step_and_the_error_names_the_call(db: Path) -> N
     async with hf.open(url(db)) as engine:
         with pytest.raises(hf.RunFailed, match=r"inner is a workflow .* ctx\.child\(inner"):
             await (await engine.start(outer)).result(timeout=30)
+
+
+async def test_a_result_that_is_not_what_was_annotated_names_its_function(db: Path) -> None:
+    def count() -> int:
+        return "three"  # type: ignore[return-value]
+
+    @hf.workflow
+    async def counting(ctx: hf.Context) -> int:
+        return await ctx.step(count)
+
+    @hf.workflow
+    async def lying(ctx: hf.Context) -> int:
+        return "three"  # type: ignore[return-value]
+
+    async with hf.open(url(db)) as engine:
+        with pytest.raises(hf.RunFailed, match=r"the result of .*count is not what it is annotated with: expected int"):
+            await (await engine.start(counting)).result(timeout=30)
+        with pytest.raises(hf.InvalidInput, match=r"the result of run liar .* workflow lying .*: expected int"):
+            await (await engine.start(lying, run_id="liar")).result(timeout=30)
+        with pytest.raises(hf.UsageError, match=r"'cancled' is no status of a run; there are .*cancelled"):
+            await engine.list(status="cancled")

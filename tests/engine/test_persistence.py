@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast as hf
@@ -38,8 +39,6 @@ class Gate:
 
 def _rows(path: Path) -> list[str]:
     """What another connection can see of the journal."""
-    import apsw
-
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         return [row[0] for row in connection.execute("SELECT type FROM run_events ORDER BY run_no, seq")]
@@ -301,10 +300,35 @@ async def test_the_start_of_a_body_that_a_crash_must_not_repeat_is_committed_fir
     check_file(db)
 
 
+@pytest.mark.parametrize("mode", ["lazy", "aggressive"])
+async def test_a_lazy_run_undoes_what_it_has_done(db: Path, mode: str) -> None:
+    undone: list[int] = []
+
+    @hf.node
+    async def give_back(amount: int | None) -> None:
+        undone.append(amount or 0)
+
+    @hf.node(compensate=give_back, inline=True)
+    def take(amount: int) -> int:
+        return amount
+
+    @hf.node(inline=True)
+    def refuse(amount: int) -> int:
+        raise hf.Fail("no", retryable=False)
+
+    @hf.workflow(name=f"undone_{mode}", persistence=mode, on_failure="compensate")
+    def undoing():
+        return refuse(take(take(add(1))))
+
+    async with hf.open(url(db)) as engine:
+        with pytest.raises(hf.RunFailed, match="no"):
+            await (await engine.start(undoing)).result(timeout=30)
+    assert undone == [2, 2]
+    check_file(db)
+
+
 def _starts(path: Path, node: str) -> int:
     """How many bodies of nodes that are called so have begun, for all that another connection can see."""
-    import apsw
-
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         query = "SELECT count(*) FROM run_events WHERE type = 'NodeStarted' AND node GLOB ? || '*'"

@@ -64,3 +64,20 @@ def test_a_failure_of_a_class_that_is_not_loaded_is_a_failed_step() -> None:
     again = raise_again(describe(Local("gone")), "step pay")
     assert isinstance(again, StepFailed)
     assert "Local: gone" in str(again)
+
+
+def test_a_group_says_what_is_in_it() -> None:
+    def fetch() -> None:
+        raise ConnectionError("no route")
+
+    try:
+        try:
+            fetch()
+        except ConnectionError as inner:
+            raise ExceptionGroup("unhandled errors in a TaskGroup", [inner, ValueError("no")]) from None
+    except ExceptionGroup as group:
+        info = describe(group)
+    assert info.message == (
+        "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): ConnectionError: no route; ValueError: no"
+    )
+    assert " in fetch: " in info.frames[-1]
