@@ -62,7 +62,7 @@ class Committer:
         loop: asyncio.AbstractEventLoop,
         on_fatal: Callable[[BaseException], None],
         writer: Writer,
-        one_run_lives: Callable[[], bool] = lambda: False,
+        is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -71,14 +71,15 @@ class Committer:
         self._is_served = store.is_shared
         self._group_max = SERVED_GROUP_MAX if self._is_served else sys.maxsize
         self._pending: list[tuple[Commit, Lander]] = []
+        self._flushes_soon = False
         self._under_way = 0
         """Groups that were sent and have not landed."""
         self._calls = 0
         """Other writes that were sent and have not been reported."""
         self._has_failed = False
         self._is_closed = False
-        self._one_run_lives = one_run_lives
-        """Whether no other run could do something while the loop writes."""
+        self._is_narrow = is_narrow
+        """Whether no other run, and nothing else of this one, could do something while the loop writes."""
         self._handovers = Handovers(loop)
         self._lands_here = False
         """Whether what the loop itself has written is being told."""
@@ -93,30 +94,42 @@ class Committer:
     def flush(self) -> None:
         """Send what has queued, unless enough is under way: then it goes when that has landed."""
         if self._lands_here:  # whoever else is on the loop has his turn before the next one
-            self._loop.call_soon(self.flush)
+            self._flush_soon()
             return
         while self._pending and self._under_way < self._writer.groups_max:
+            # asked first: whatever breaks into that, the commit still waits here for the next who sends
+            is_for_us = len(self._pending) == 1 and self._may_write_here(self._pending[0][0])
             group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
             self._under_way += 1
-            if len(group) == 1 and self._may_write_here():
+            if is_for_us:
                 self._write_here(group)
                 return
             self._send(group)
 
-    def _may_write_here(self) -> bool:
+    def _flush_soon(self) -> None:
+        """Whatever else is submitted in this turn of the loop shares the group."""
+        if not self._flushes_soon:
+            self._flushes_soon = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushes_soon = False
+        self.flush()
+
+    def _may_write_here(self, commit: Commit) -> bool:
         if self._is_served or self._calls:
             return False
-        return self._one_run_lives() and self._handovers.can_be_saved()
+        return self._is_narrow() and self._handovers.can_be_saved(commit)
 
     def _write_here(self, group: list[tuple[Commit, Lander]]) -> None:
         """On the loop, without a hand-over."""
-        began = self._loop.time()
         try:
+            began = self._loop.time()
             outcomes, error = self._try(group, self._store.commit_if_free)
+            self._handovers.took(self._loop.time() - began)
         except BaseException:  # Ctrl-C, for the second time: if it was written, the writer is refused and we read again
             self._send(group)
             raise
-        self._handovers.took(self._loop.time() - began)
         if outcomes is None:
             self._send(group)
             return
@@ -186,7 +199,7 @@ class Committer:
         self._check()
         waiter = _Waiter(self._loop)
         self.submit(commit, waiter)
-        self.flush()
+        self._flush_soon()
         return await waiter.outcome
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:

@@ -130,9 +130,7 @@ class Engine:
         self.store.open()
         self._reader = self._make_reader()
         try:
-            self.committer = Committer(
-                self.store, self.loop, self._store_failed, self._writer(), lambda: len(self.actors) <= 1
-            )
+            self.committer = Committer(self.store, self.loop, self._store_failed, self._writer(), self._is_narrow)
             self.starting = Starting(self)
             self.inbox = Inbox(self)
             self.branching = Branching(self)
@@ -153,6 +151,13 @@ class Engine:
 
     def _writer(self) -> Writer:
         return TwoWriterThreads() if self.store.is_shared else WriterThread()
+
+    def _is_narrow(self) -> bool:
+        """Whether a loop that writes keeps nobody from going on: one run at most is live, and of that one body at most.
+        Else others work while the writer's thread writes, and what they bring meanwhile shares the next commit."""
+        if self.stopping:  # perhaps because of Ctrl-C, and the second one breaks into what the loop does
+            return False
+        return len(self.actors) <= 1 and self.executor.has_one_strand()
 
     def _begin_background(self) -> None:
         """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""

@@ -12,11 +12,16 @@ import selectors
 import signal
 import threading
 
+from holdfast.store.api import Commit
+
 SLOW_SECONDS = 0.002
 """A commit on the loop that took longer: the disk is busy, and the loop keeps away from it for a while."""
-WAITING_SHARE = 0.02
+WAITING_SHARE = 0.1
 """How much of its time a loop waits for a disk that is slow, at most."""
 KEEPS_AWAY_SECONDS = 60.0
+ROWS_MAX, BYTES_MAX = 100, 100_000
+"""A commit with more takes a millisecond and more on any disk: that is no time for a loop, and says nothing about the
+disk."""
 
 
 class Handovers:
@@ -26,14 +31,25 @@ class Handovers:
         self._loop = loop
         self._slow_until = 0.0
 
-    def can_be_saved(self) -> bool:
-        """Whether nobody notices when the loop itself writes a commit of one run."""
-        return self._loop.time() >= self._slow_until and nobody_listens(self._loop) and not may_be_interrupted()
+    def can_be_saved(self, commit: Commit) -> bool:
+        """Whether nobody notices when the loop itself writes this commit."""
+        if self._loop.time() < self._slow_until or not is_small(commit):
+            return False
+        return nobody_listens(self._loop) and not may_be_interrupted()
 
     def took(self, seconds: float) -> None:
         """How long the loop was at it."""
         if seconds > SLOW_SECONDS:
             self._slow_until = self._loop.time() + min(seconds / WAITING_SHARE, KEEPS_AWAY_SECONDS)
+
+
+def is_small(commit: Commit) -> bool:
+    """Whether it takes hardly longer than the smallest. What writes for other runs as well does not count as small."""
+    if commit.children or commit.messages or commit.gone:
+        return False
+    if len(commit.events) + len(commit.nodes) + len(commit.waits) + len(commit.timers) > ROWS_MAX:
+        return False
+    return sum([len(event[-1]) for event in commit.events]) <= BYTES_MAX  # its data, which is a row's last column
 
 
 def nobody_listens(loop: asyncio.AbstractEventLoop) -> bool:
@@ -43,7 +59,7 @@ def nobody_listens(loop: asyncio.AbstractEventLoop) -> bool:
     if not isinstance(selector, selectors.BaseSelector):
         return False
     watched = selector.get_map()
-    return watched is not None and len(watched) <= 1  # by which threads wake it
+    return watched is not None and len(watched) == 1  # by which threads wake it
 
 
 def may_be_interrupted() -> bool:

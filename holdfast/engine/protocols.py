@@ -109,6 +109,10 @@ class Executor(Protocol):
         """Whether every body of a run that is in memory does nothing but wait."""
         ...
 
+    def has_one_strand(self) -> bool:
+        """Whether at most one thing moves here: one body at most, and nothing in it beside itself."""
+        ...
+
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
         """Ask a body to stop; it reports DropNode (or its result) within the grace time."""
         ...
