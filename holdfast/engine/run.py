@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -20,7 +21,15 @@ from holdfast.engine.waits import Wait, how_to_go_on, only_outside_moves, wait_v
 from holdfast.engine.why import why
 from holdfast.model import answers, handlers, texts
 from holdfast.model import events as ev
-from holdfast.model.errors import InvalidInput, RunCancelled, RunFailed, RunSuspended, UnknownRun, UsageError
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    RunCancelled,
+    RunFailed,
+    RunSuspended,
+    UnknownRun,
+    UsageError,
+)
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
 from holdfast.rules.branches import Asked
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _T = TypeVar("_T")
+STANDS_SECONDS = 0.5
+"""How long a message waits to learn where a run stands: a file says it at once, a server may be away."""
 
 
 class Run(Generic[R]):
@@ -49,10 +60,15 @@ class Run(Generic[R]):
         return await self._read(lambda _, row: reads.shown_status(row))
 
     async def result(self, timeout: float | None = None) -> R:
-        """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError when it takes too long."""
+        """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError, which says where the run stands, when
+        it takes too long."""
         if timeout is not None:
-            async with asyncio.timeout(timeout):
-                return await self.result()
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self.result()
+            except TimeoutError:
+                stands = await self._stands()
+                raise TimeoutError(f"run {self.run_id} has not ended after {timeout:g} s{stands}") from None
         actor = self._engine.actors.get(self._run_no)
         if actor is not None:
             await actor.until_left()
@@ -61,6 +77,13 @@ class Run(Generic[R]):
         row = await self._engine.watch(self.run_id)
         terminal = await self._engine.read(reads.terminal_event, self._engine.store, row)
         return self._outcome(terminal, row.workflow)
+
+    async def _stands(self) -> str:
+        """Where the run stands, to end a message with. Nothing when a server does not say: somebody waits for it."""
+        with suppress(TimeoutError, HoldfastError):
+            async with asyncio.timeout(STANDS_SECONDS):
+                return f": {await self.why()}"
+        return ""
 
     def _outcome(self, terminal: Any, workflow: str) -> R:
         match terminal:

@@ -109,6 +109,39 @@ async def test_result_gives_up_after_its_timeout_and_the_run_goes_on(db: Path) -
         assert await run.result() == await patient == "done"
 
 
+async def test_a_timeout_of_result_says_which_run_how_long_and_where_it_stands(db: Path) -> None:
+    @hf.workflow
+    async def patient(ctx: hf.Context) -> None:
+        await ctx.receive("paid")
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(patient, run_id="order-42")
+        await until(lambda: engine.store.open_waits([1]))
+        with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s: .* the signal 'paid'"):
+            await run.result(timeout=0.01)
+
+
+async def test_a_timeout_of_result_does_not_wait_for_a_server_that_is_away(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+
+    @hf.workflow
+    async def slow(ctx: hf.Context) -> None:
+        await gate.wait()
+
+    async def never(run: hf.Run) -> str:
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(hf.Run, "why", never)
+    monkeypatch.setattr("holdfast.engine.run.STANDS_SECONDS", 0.01)
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(slow, run_id="order-42")
+        with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s$"):
+            await run.result(timeout=0.01)
+        gate.open.set()
+
+
 async def test_nodes_show_status_attempt_output_and_what_is_pending(db: Path) -> None:
     gate = Gate()
 
