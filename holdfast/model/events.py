@@ -32,6 +32,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str | None = None
     path: str | None = None
     attempt: int | None = None
+    run_id: str | None = None
+    """Whose failure it is, where a parent is told of its child's."""
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -141,7 +141,7 @@ def child_ended(d: Draft, child: str, status: str, result: bytes, error: ev.Erro
     ns = d.state.nodes.get((wait.node, wait.path))
     d.emit(ev.ChildEnded(child, status, msgspec.Raw(result), error), ns)
     if error is not None:
-        result = msgspec.json.encode(error)
+        result = msgspec.json.encode(msgspec.structs.replace(error, run_id=child))
     close_wait(d, wait, status, result)
 
 

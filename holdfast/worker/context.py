@@ -332,7 +332,8 @@ class Context(_Base):
             found = handlers.find_workflow(name)
             return decoder(Any if found is None else found.returns)(value)
         error = _error(value)
-        raise ChildFailed(f"child {name} has {outcome}: {error.message}", run_id=run_id or "", error=error)
+        child = error.run_id or run_id or ""  # a journal of before does not say it
+        raise ChildFailed(f"{_child_name(name, child)} has {outcome}: {error.message}", run_id=child, error=error)
 
     def race(self, *calls: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, Won[T]]:
         """Make several calls at once; the first to end wins, and the others are stopped. If it raised, so does this.
@@ -535,6 +536,11 @@ class SyncContext(_Base):
     def _block(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make the call on the loop and wait for it in this thread."""
         return self._activation.run_for_thread(call)
+
+
+def _child_name(workflow: str, run_id: str) -> str:
+    """A child as messages name it."""
+    return f"child {run_id} of workflow {workflow}" if run_id else f"a child of workflow {workflow}"
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -103,6 +103,31 @@ async def test_a_failed_child_raises_child_failed_in_the_parent(db: Path) -> Non
     check_file(db)
 
 
+async def test_child_failed_names_the_child_also_when_it_is_remembered(db: Path) -> None:
+    caught: list[hf.ChildFailed] = []
+
+    @hf.workflow
+    async def parent(ctx: hf.Context) -> None:
+        try:
+            await ctx.child(fails_for)
+        except hf.ChildFailed as e:
+            caught.append(e)
+        await ctx.receive("go on")
+        await ctx.child(fails_for)
+
+    async with hf.open(url(db)) as engine:
+        await engine.start(parent, run_id="above")
+        await until(lambda: [wait for wait in engine.store.open_waits([1]) if wait.kind == "signal"])
+        (child,) = await engine.list(workflow="fails_for")
+    async with hf.open(url(db)) as engine:
+        await engine.get("above").signal("go on")
+        with pytest.raises(hf.RunFailed) as failed:
+            await engine.get("above").result()
+        other = next(row for row in await engine.list(workflow="fails_for") if row["run_id"] != child["run_id"])
+    assert [e.run_id for e in caught] == [child["run_id"]] * 2
+    assert failed.value.error.message == f"child {other['run_id']} of workflow fails_for has failed: ValueError: no"
+
+
 async def test_a_cancelled_child_raises_child_failed(db: Path) -> None:
     began = asyncio.Event()
 
