@@ -30,6 +30,7 @@ from holdfast.model.errors import (
     ChildFailed,
     DeadlinePassed,
     HoldfastError,
+    InvalidInput,
     OutcomeUnknown,
     StepMismatch,
     Suspended,
@@ -329,8 +330,7 @@ class Context(_Base):
         if outcome == "started":
             return decoder(str)(value)
         if outcome == "completed":
-            found = handlers.find_workflow(name)
-            return decoder(Any if found is None else found.returns)(value)
+            return _child_result(value, name, run_id or "")
         error = _error(value)
         child = error.run_id or run_id or ""  # a journal of before does not say it
         raise ChildFailed(f"{_child_name(name, child)} has {outcome}: {error.message}", run_id=child, error=error)
@@ -536,6 +536,15 @@ class SyncContext(_Base):
     def _block(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make the call on the loop and wait for it in this thread."""
         return self._activation.run_for_thread(call)
+
+
+def _child_result(data: bytes, workflow: str, run_id: str) -> Any:
+    found = handlers.find_workflow(workflow)
+    try:
+        return decoder(Any if found is None else found.returns)(data)
+    except InvalidInput as wrong:
+        what = f"the result of {_child_name(workflow, run_id)} is not what that is annotated with"
+        raise InvalidInput(f"{what}: {wrong.message}") from None
 
 
 def _child_name(workflow: str, run_id: str) -> str:

@@ -128,6 +128,28 @@ async def test_child_failed_names_the_child_also_when_it_is_remembered(db: Path)
     assert failed.value.error.message == f"child {other['run_id']} of workflow fails_for has failed: ValueError: no"
 
 
+@pytest.mark.parametrize(
+    ("run_id", "child"), [("kid", "child kid of workflow liar"), (None, "a child of workflow liar")]
+)
+async def test_a_childs_result_of_a_wrong_type_names_the_child_and_its_workflow(
+    db: Path, run_id: str | None, child: str
+) -> None:
+    @hf.workflow
+    async def liar(ctx: hf.Context) -> int:
+        return "seven"  # type: ignore[return-value]
+
+    @hf.workflow
+    async def parent(ctx: hf.Context) -> int:
+        return await ctx.child(liar, run_id=run_id)
+
+    async with hf.open(url(db)) as engine:
+        with pytest.raises(hf.RunFailed) as failed:
+            await (await engine.start(parent)).result()
+    error = failed.value.error
+    assert error.code == "invalid_input"
+    assert error.message.startswith(f"the result of {child} is not what that is annotated with: expected int, got str")
+
+
 async def test_a_cancelled_child_raises_child_failed(db: Path) -> None:
     began = asyncio.Event()
 
