@@ -64,7 +64,7 @@ def load_file(path: str | Path, name: str | None = None) -> ModuleType:
     _put_first(str(file.parent))
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{file} is not a Python file: its name must end in .py")
+        raise UsageError(_not_python(file))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -251,7 +251,7 @@ def _split(target: str) -> tuple[str, str]:
 
 
 def _looks_like_file(place: str) -> bool:
-    return place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
+    return place.endswith((".py", ".json")) or not all(part.isidentifier() for part in place.split("."))
 
 
 def _existing(path: str | Path) -> Path:
@@ -264,6 +264,15 @@ def _existing(path: str | Path) -> Path:
     close = difflib.get_close_matches(file.name, siblings, n=3)
     hint = f" Did you mean {' or '.join(str(file.parent / name) for name in close)}?" if close else ""
     raise UsageError(f"there is no file {file}.{hint}")
+
+
+def _not_python(file: Path) -> str:
+    if file.suffix != ".json":
+        return f"{file} is not a Python file: its name must end in .py"
+    return (
+        f"{file} is not a Python file. A definition has no code to run: name the workflow that it was made from, as "
+        "FILE.py:NAME. `holdfast validate` and `holdfast graph` take definitions"
+    )
 
 
 def _file_of(module: ModuleType) -> Path | None:

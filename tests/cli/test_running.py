@@ -101,6 +101,8 @@ def test_the_same_run_id_and_input_is_the_same_run_and_another_input_is_refused(
         (["flows.py:fulfill", "--input", ORDER], "Did you mean fulfil?"),
         (["flows.py", "--input", ORDER], "several workflows"),
         (["missing.py:fulfil"], "there is no file"),
+        (["missing.json"], "there is no file"),
+        (["fulfil.json"], "`holdfast validate` and `holdfast graph` take definitions"),
         (["flows.py:fulfil", "--input", ORDER, "--run-id", "a\nb"], "not a run id"),
         (["flows.py:fulfil", "--input", ORDER, "--timeout", "soon"], "not a duration"),
         (
@@ -116,6 +118,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2_and_starts_nothing(
     project: Project, args: list[str], says: str
 ) -> None:
     before = (project.directory / "flows.py").read_bytes()
+    (project.directory / "fulfil.json").write_text('{"name": "fulfil"}')
     done = project.cli("run", *args, "--json")
     if "there is no directory" not in says:
         assert done.returncode == 2, done

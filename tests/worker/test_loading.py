@@ -169,6 +169,17 @@ def test_not_a_python_file(tmp_path: Path) -> None:
         load_target(f"{tmp_path}/hf_shop.yaml:fulfil")
 
 
+@pytest.mark.parametrize("target", ["fulfil.json", "./fulfil.json", "fulfil.json:fulfil"])
+def test_a_definition_is_no_code_and_is_told_where_it_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    (tmp_path / "fulfil.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    says = r"fulfil\.json is not a Python file.* FILE\.py:NAME.*`holdfast validate` and `holdfast graph`"
+    with pytest.raises(UsageError, match=says):
+        load_target(target)
+
+
 def test_syntax_error_shows_the_line(write: Write) -> None:
     file = write("hf_shop.py", "\ndef broken(:\n")
     line = file.read_text().splitlines().index("def broken(:") + 1
