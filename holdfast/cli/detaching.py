@@ -56,7 +56,7 @@ def start(target: str, inputs: dict[str, Any], url: str, options: list[str], *, 
         output.document({"run_id": told["run_id"], "pid": process.pid, "log": str(log)})
     else:
         output.write(output.line(told["run_id"]))
-        output.note(f"running in the background (pid {process.pid}); its log is {log}")
+        output.note(told["over"] or f"running in the background (pid {process.pid}); its log is {log}")
     return output.OK
 
 

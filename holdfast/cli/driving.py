@@ -56,8 +56,8 @@ def drive(
     """Open an engine, begin the runs, show them, and return when each has ended or rests, or a signal came.
 
     Empty when a signal came before they had begun. `since` is the journal position from which plain lines are told, by
-    run number."""
-    return asyncio.run(_drive(url, begin, json, quiet, since or {}))
+    run number; `begin` may still fill it."""
+    return asyncio.run(_drive(url, begin, json, quiet, {} if since is None else since))
 
 
 async def _drive(

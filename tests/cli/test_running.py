@@ -85,6 +85,23 @@ def test_the_same_run_id_and_input_is_the_same_run_and_another_input_is_refused(
     assert len(project.json("list")) == 1
 
 
+def test_a_run_that_has_ended_already_is_said_to_have_and_is_not_told_again(project: Project) -> None:
+    first = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one")
+    again = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert again.stderr == "run one has completed already; nothing runs again\n"
+    detached = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one", "--detach")
+    assert (detached.returncode, detached.stdout, detached.stderr) == (0, "one\n", again.stderr)
+    assert project.json("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one", "--detach").keys() == {
+        "run_id",
+        "pid",
+        "log",
+    }
+    failing = ("run", "flows.py:broken", "--input", CHEAP, "--run-id", "two")
+    assert (project.cli(*failing).returncode, project.cli(*failing).returncode) == (1, 1)
+    assert project.cli(*failing).stderr.startswith("run two has failed already; nothing runs again\nholdfast: run two")
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

@@ -17,10 +17,12 @@ from holdfast.cli.reporting import report
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
+from holdfast.engine.starting import check_run_id
 from holdfast.engine.waits import resting
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.api import RunRow
 from holdfast.worker.loading import load_target
 
 COUNTED_MAX = 1_000
@@ -75,7 +77,7 @@ def command(
             show_logs()
             tune()
             order = _Order(workflow, values, run_id, limit, quiet, report_fd)
-            endings = drive(url, order.begin, json=json, quiet=quiet)
+            endings = drive(url, order.begin, json=json, quiet=quiet, since=order.since)
         except HoldfastError as error:
             detaching.tell(report_fd, {"error": {"code": error.code, "message": error.message}})
             raise
@@ -100,18 +102,33 @@ class _Order:
         self.timeout = timeout
         self.quiet = quiet
         self.report_fd = fd
+        self.since: dict[int, int] = {}
+        """From where in its journal a run is told that was there before."""
 
     async def begin(self, engine: Engine) -> Sequence[Run[Any]]:
+        over = await self._over(engine)
         run = await engine.start(self.workflow, run_id=self.run_id, timeout=self.timeout, **self.values)
-        detaching.tell(self.report_fd, {"run_id": run.run_id})
+        about = f"run {output.line(run.run_id)}"
+        if over is not None:
+            self.since[over.run_no] = over.last_seq  # what it did long ago is not told as if it happened now
+            about = f"{about} has {over.status} already; nothing runs again"
+        detaching.tell(self.report_fd, {"run_id": run.run_id, "over": about if over is not None else None})
         if not self.quiet:
-            self._say(engine, run)
+            self._say(engine, run, about)
         return [run]
 
-    def _say(self, engine: Engine, run: Run[Any]) -> None:
+    async def _over(self, engine: Engine) -> RunRow | None:
+        """The run, when it had ended before it was asked for here."""
+        if self.run_id is None:
+            return None
+        check_run_id(self.run_id)
+        row = await engine.read(engine.store.run, self.run_id)
+        return row if row is not None and row.status in RUN_TERMINAL else None
+
+    def _say(self, engine: Engine, run: Run[Any], about: str) -> None:
         row = engine.store.run(run.run_id)
         assert row is not None
-        output.note(f"run {output.line(run.run_id)}")
+        output.note(about)
         said = driven_elsewhere(engine, run)
         if said:
             output.note(said)
