@@ -146,6 +146,14 @@ def current_visits(row: RunRow) -> dict[str, int]:
     return _fold(row).visits
 
 
+def cancel_asked(row: RunRow) -> tuple[str, str] | None:
+    """Why a run that has not ended is being cancelled, and who asked for it; None when nobody did."""
+    fold = _fold(row)
+    if row.status in RUN_TERMINAL or fold.cancel_reason is None:
+        return None
+    return fold.cancel_reason, fold.cancel_actor
+
+
 def _fold(row: RunRow) -> Fold:
     try:
         fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)

@@ -108,6 +108,27 @@ def careful():
 
 
 @hf.node
+def unbook(room: str) -> None:
+    mark("unbooked")
+
+
+@hf.node(compensate=unbook)
+def book() -> str:
+    return "room 7"
+
+
+@hf.node
+async def travel(room: str) -> None:
+    mark("travelling")
+    await until("go")
+
+
+@hf.workflow(on_failure="compensate")
+def trip():
+    travel(book())
+
+
+@hf.node
 async def enrich(n: int) -> int:
     await asyncio.sleep(0.06)
     return n * 2

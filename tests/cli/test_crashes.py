@@ -94,6 +94,21 @@ def test_cancel_works_with_no_engine_running_and_without_the_code(project: Proje
     assert project.json("cancel", "dead")["status"] == "cancelled"  # a second one changes nothing
 
 
+def test_a_cancel_that_nobody_ends_says_so_and_what_runs_its_compensations(project: Project) -> None:
+    run = project.start("run", "flows.py:trip", "--run-id", "trip-1")
+    project.wait_for("travelling")
+    run.kill()
+    run.wait()
+    cancelled = project.cli("cancel", "trip-1", "--reason", "ill")
+    assert (cancelled.returncode, cancelled.stdout) == (0, "run trip-1 is being cancelled\n")
+    assert cancelled.stderr == "nobody drives run trip-1; `holdfast resume trip-1` goes on with it\n"
+    assert "ending    it is being cancelled, asked for by command line: ill\n" in project.cli("show", "trip-1").stdout
+    assert project.marks("unbooked") == 0
+    assert project.cli("resume", "trip-1").returncode == 4
+    assert project.marks("unbooked") == 1
+    assert "being cancelled" not in project.cli("show", "trip-1").stdout
+
+
 def test_a_completed_run_cannot_be_cancelled(project: Project) -> None:
     project.cli("run", "flows.py:named", "--set", "name=x", "--run-id", "done", "-q")
     refused = project.json("cancel", "done", exit_code=1)

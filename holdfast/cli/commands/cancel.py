@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import Annotated, Any
+import time
+from typing import Annotated
 
 import typer
 
-from holdfast.cli import databases, output, settings
+from holdfast.cli import databases, output, reporting, settings
 from holdfast.cli.options import Db, Json
+from holdfast.engine import reads
+from holdfast.engine.engine import Engine
+from holdfast.engine.why import why
 from holdfast.model.errors import HoldfastError
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.opening import open_engine
+from holdfast.store.api import RunRow, Store
 
 WAIT_SECONDS = 5.0
 """How long to wait for the end: bodies may clean up, compensations may run, and those are not ours to wait for."""
+LOOK_SECONDS = 0.05
 
 
 def command(
@@ -26,7 +31,8 @@ def command(
 ) -> int:
     """Ask runs to stop; running bodies may clean up first.
 
-    Works while an engine runs in another process, and with none running; needs no code of yours.
+    Works while an engine runs in another process, and with none running; needs no code of yours. Compensations need it:
+    where nobody drives the run, `holdfast resume` runs them.
 
     \b
     Example:
@@ -47,23 +53,37 @@ async def _cancel(url: str, wanted: list[str], reason: str, json: bool) -> int:
             except HoldfastError as error:
                 code = output.complain(error.code, error.message, output.FAILED)
                 continue
-            with suppress(TimeoutError, HoldfastError):
-                async with asyncio.timeout(WAIT_SECONDS):
-                    await run.until_quiet()
-            _tell(await run.show() if json else await _row(run), json)
+            row, moves = await _until_it_rests(engine, run_id)
+            if json:
+                output.document(await run.show())
+            else:
+                _tell(engine.store, row, moves, url)
     return code
 
 
-async def _row(run: Any) -> dict[str, Any]:
-    return {"run_id": run.run_id, "status": await run.status()}
+async def _until_it_rests(engine: Engine, run_id: str) -> tuple[RunRow, bool]:
+    """The run when it has ended, when nobody is there who would end it, or when that takes too long; whether somebody
+    still ends it."""
+
+    def look() -> tuple[RunRow, bool]:
+        row = reads.find_run(engine.store, run_id)
+        return row, row.status not in RUN_TERMINAL and why(engine.store, row, engine.clock.now()).moves
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        row, moves = await engine.read(look)
+        if not moves or time.monotonic() > deadline:
+            return row, moves
+        await asyncio.sleep(LOOK_SECONDS)
 
 
-def _tell(shown: dict[str, Any], json: bool) -> None:
-    if json:
-        output.document(shown)
-        return
-    run_id = output.line(shown["run_id"])
-    if shown["status"] in RUN_TERMINAL:
-        output.write(f"run {run_id} is {shown['status']}")
-    else:
+def _tell(store: Store, row: RunRow, moves: bool, url: str) -> None:
+    run_id = output.line(row.run_id)
+    if row.status in RUN_TERMINAL:
+        output.write(f"run {run_id} is {row.status}")
+    elif moves:
         output.write(f"run {run_id} is being cancelled; what it was doing is still ending")
+    else:
+        output.write(f"run {run_id} is being cancelled")
+        for text in reporting.standing(store, row, url):
+            output.note(text)

@@ -89,6 +89,7 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
         lines.append(f"reason    {output.line(terminal.reason)}")
     if isinstance(terminal, ev.RunCancelled):
         lines += reporting.other_lines(terminal)
+    lines += _being_cancelled(row)
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
         lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
@@ -119,6 +120,15 @@ def _head(store: Store, row: RunRow) -> list[str]:
     if owner is not None and row.status not in RUN_TERMINAL:
         lines.append(f"driven by {owner.engine} (pid {owner.pid} on {output.line(owner.host)})")
     return lines
+
+
+def _being_cancelled(row: RunRow) -> list[str]:
+    asked = reads.cancel_asked(row)
+    if asked is None:
+        return []
+    reason, actor = (output.line(text) for text in asked)
+    by = f", asked for by {actor}" if actor else ""
+    return [f"ending    it is being cancelled{by}{': ' + reason if reason else ''}"]
 
 
 def _failure(store: Store, row: RunRow, created: ev.RunCreated, terminal: ev.RunFailed) -> list[str]:
