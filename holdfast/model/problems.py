@@ -9,17 +9,20 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.model import texts
-from holdfast.model.definition import Settings
+from holdfast.model.definition import DEFAULT_QUEUE, Settings
 from holdfast.model.errors import HoldfastError
-from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX
+from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, NODE_VISITS_MAX, PRIORITY_MAX
 from holdfast.model.policies import Retry, seconds
 
+LISTED_MAX: Final = 5
+"""Names that a hint lists."""
 GOOD_NAME: Final = re.compile(rf"[^.@#~\x00-\x1f\x7f\ud800-\udfff]{{1,{NAME_LENGTH_MAX}}}")
 
 
@@ -31,11 +34,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The node's id, inside a map or loop `scope/node`; empty when it is about the workflow."""
     field: str = ""
     message: str
-    hint: str = ""
+    hint: str
+    """What to do about it; never empty."""
 
     def __str__(self) -> str:
         place = ".".join(p for p in (f"node {self.node!r}" if self.node else "", self.field) if p)
-        return f"{place + ': ' if place else ''}{self.message}{' (' + self.hint + ')' if self.hint else ''}"
+        return f"{place + ': ' if place else ''}{self.message} ({self.hint})"
 
 
 def name_problem(name: str) -> str | None:
@@ -53,15 +57,16 @@ def check_settings(settings: Settings) -> list[Problem]:
     """What is wrong with the settings of a workflow or of one run."""
     found: list[Problem] = []
 
-    def bad(field: str, message: str, hint: str = "") -> None:
+    def bad(field: str, message: str, hint: str) -> None:
         found.append(Problem(code="bad_setting", field=field, message=message, hint=hint))
 
     if settings.persistence not in {"aggressive", "lazy"}:
         kind, _, interval = settings.persistence.partition(":")
         if kind != "interval" or not _is_duration(interval):
-            bad("persistence", f"{settings.persistence!r} is not 'aggressive', 'lazy' or 'interval:10s'")
+            wrong = f"{settings.persistence!r} is not 'aggressive', 'lazy' or 'interval:10s'"
+            bad("persistence", wrong, "leave it out to commit every step ('aggressive')")
     if settings.history not in {"full", "audit"}:
-        bad("history", f"{settings.history!r} is not 'full'")
+        bad("history", f"{settings.history!r} is not 'full'", "leave it out")
     elif settings.history == "audit":
         bad("history", "'audit' is not supported yet", "use 'full'")
     if settings.on_failure.startswith("pend:"):
@@ -70,28 +75,38 @@ def check_settings(settings: Settings) -> list[Problem]:
         except HoldfastError as e:
             bad("on_failure", e.message, "say 'pend:errors'")
     elif settings.on_failure not in {"fail", "continue", "compensate"}:
-        bad("on_failure", f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'")
+        wrong = f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'"
+        bad("on_failure", wrong, "leave it out to fail with the first node that fails")
     if settings.on_code_change not in {"continue", "fail", "branch"}:
-        bad("on_code_change", f"{settings.on_code_change!r} is not 'continue', 'fail' or 'branch'")
+        wrong = f"{settings.on_code_change!r} is not 'continue' or 'fail'"
+        bad("on_code_change", wrong, "leave it out to go on with the new code")
     if settings.on_code_change == "branch":
-        bad("on_code_change", "'branch' is not supported yet; use 'continue' or 'fail'")
+        bad("on_code_change", "'branch' is not supported yet", "use 'continue' or 'fail'")
     if settings.timeout is not None and not (is_delay(settings.timeout) and settings.timeout > 0):
-        bad("timeout", f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years")
+        wrong = f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years"
+        bad("timeout", wrong, "leave it out for a run that may take as long as it likes")
     if settings.concurrency is not None and not is_count(settings.concurrency):
-        bad("concurrency", f"{settings.concurrency!r} is not a whole number above 0")
+        wrong = f"{settings.concurrency!r} is not a whole number above 0"
+        bad("concurrency", wrong, "leave it out for any number of runs at once")
     try:
         texts.name(settings.queue, "the queue")
     except HoldfastError as e:
-        bad("queue", e.message)
+        bad("queue", e.message, f"leave it out for the queue {DEFAULT_QUEUE!r}")
     if settings.max_recoveries is not None and not is_count(settings.max_recoveries):
-        bad("max_recoveries", f"{settings.max_recoveries!r} is not a whole number above 0")
+        wrong = f"{settings.max_recoveries!r} is not a whole number above 0"
+        bad("max_recoveries", wrong, "leave it out for the engine's own limit")
     if not is_count(settings.max_visits):
-        bad("max_visits", f"{settings.max_visits!r} is not a whole number above 0")
+        wrong = f"{settings.max_visits!r} is not a whole number above 0"
+        bad("max_visits", wrong, f"leave it out for {NODE_VISITS_MAX:,}")
     if isinstance(settings.priority, bool) or not isinstance(settings.priority, int):
-        bad("priority", f"{settings.priority!r} is not a whole number")
+        bad("priority", f"{settings.priority!r} is not a whole number", _PRIORITIES)
     elif abs(settings.priority) > PRIORITY_MAX:
-        bad("priority", f"the priority {settings.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+        wrong = f"the priority {settings.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}"
+        bad("priority", wrong, _PRIORITIES)
     return found
+
+
+_PRIORITIES: Final = "the higher one goes first; without one it is 0"
 
 
 def retry_problems(retry: Retry) -> list[str]:
@@ -146,3 +161,15 @@ def near(name: str, known: Iterable[str]) -> str:
     # on a large graph the search for a similar name would cost more than everything else
     found = difflib.get_close_matches(name, listed, n=2) if len(listed) <= 1_000 else []
     return "did you mean " + " or ".join(repr(n) for n in found) + "?" if found else ""
+
+
+def choices(name: str, known: Collection[str], what: str) -> str:
+    """A hint for a name that there is not: what is spelled like it, else what there is."""
+    if not known:
+        return f"there are no {what} here"
+    return near(name, known) or f"the {what} here are {_listed(known)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    first = ", ".join(repr(name) for name in islice(names, LISTED_MAX))
+    return first if len(names) <= LISTED_MAX else f"{first} and {len(names) - LISTED_MAX:,} more"

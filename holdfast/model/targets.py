@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.model.definition import Definition, NodeDef
-from holdfast.model.problems import near
+from holdfast.model.problems import choices
 
 
 def target_problem(definition: Definition, target: str) -> tuple[str, str] | None:
@@ -24,7 +24,8 @@ def target_problem(definition: Definition, target: str) -> tuple[str, str] | Non
     around = _owner_of(target, definition.nodes)
     if around is not None:
         return f"{target!r} lies inside the body of {around!r}", f"go to {around!r}, or to a node outside it"
-    return f"there is no node {target!r}", near(target, [n.id for n in definition.nodes if not n.lane])
+    there = [n.id for n in definition.nodes if not n.lane]
+    return f"there is no node {target!r}", choices(target, there, "nodes")
 
 
 def _owner_of(target: str, nodes: Sequence[NodeDef]) -> str | None:

@@ -16,11 +16,13 @@ from holdfast.model.definition import Definition, NodeDef, decode
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
 from holdfast.model.handlers import Handler
+from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX
 from holdfast.model.ordering import cycles, kahn, topological_order
 from holdfast.model.problems import (
     GOOD_NAME,
     Problem,
     check_settings,
+    choices,
     is_count,
     is_delay,
     is_positive,
@@ -100,7 +102,7 @@ class _Checker:
         for p in d.params:
             self.name(p.name, "", "params")
         for twice in repeated(p.name for p in d.params):
-            self.add("duplicate_id", "", "params", f"two inputs are called {twice!r}")
+            self.add("duplicate_id", "", "params", f"two inputs are called {twice!r}", _RENAME)
         for variable in d.variables:
             self.name(variable, "", "variables")
         self.problems += check_settings(d.settings)
@@ -114,24 +116,24 @@ class _Checker:
             for node, field, message in mismatches(d, self.find):
                 self.add("type_mismatch", node, field, message, "convert it in a node between them")
 
-    def add(self, code: str, node: str, field: str, message: str, hint: str = "") -> None:
+    def add(self, code: str, node: str, field: str, message: str, hint: str) -> None:
         self.problems.append(Problem(code=code, node=node, field=field, message=message, hint=hint))
 
     def name(self, name: str, node: str, field: str) -> None:
         if not GOOD_NAME.fullmatch(name):
-            self.add("bad_name", node, field, f"the name {name_problem(name)}")
+            self.add("bad_name", node, field, f"the name {name_problem(name)}", _GOOD_NAMES)
 
     def body(self, nodes: Sequence[NodeDef], result: Expr, scope: _Scope, field: str) -> set[str]:
         """Check one body; the ids of enclosing bodies that it refers to."""
         outside: set[str] = set()
         if len(scope.nodes) != len(nodes):
             for twice in repeated(n.id for n in nodes):
-                self.add("duplicate_id", scope.prefix + twice, "id", f"two nodes are called {twice!r}")
+                self.add("duplicate_id", scope.prefix + twice, "id", f"two nodes are called {twice!r}", _RENAME)
         needs: dict[str, set[str]] = {}
         for node in nodes:
             where = scope.prefix + node.id
             if not GOOD_NAME.fullmatch(node.id):
-                self.add("bad_name", where, "id", f"the id {name_problem(node.id)}")
+                self.add("bad_name", where, "id", f"the id {name_problem(node.id)}", _GOOD_NAMES)
             refs = self.node_references(node, where, scope)
             if node.kind == "call":
                 self.call(node, where)
@@ -157,7 +159,7 @@ class _Checker:
             if type(expr) is list:
                 refs |= self.expression(expr, where, f"args.{name}", scope)
             elif expr is not None and type(expr) not in _SCALARS:
-                self.add("bad_expression", where, f"args.{name}", f"{expr!r} is not an expression")
+                self.add("bad_expression", where, f"args.{name}", f"{expr!r} is not an expression", _EXPRESSIONS)
         for field, expr in (("when", node.when), ("over", node.over), ("start", node.start)):
             if expr is not None:
                 refs |= self.expression(expr, where, field, scope)
@@ -167,10 +169,11 @@ class _Checker:
             if self.resolve(ref, where, "after", scope):
                 refs.add(ref)
         if node.phase is not None and node.phase not in self.phase_names:
-            hint = near(node.phase, self.phase_names)
+            hint = choices(node.phase, self.phase_names, "phases")
             self.add("unknown_phase", where, "phase", f"there is no phase {node.phase!r}", hint)
         if node.lane and any(name_problem(part) for part in node.lane.removesuffix(".").split(".")):
-            self.add("bad_name", where, "lane", f"{node.lane!r} is not a lane such as 'route_1.eu.'")
+            hint = "the name of the route and that of its branch, each with a dot behind it"
+            self.add("bad_name", where, "lane", f"{node.lane!r} is not a lane such as 'route_1.eu.'", hint)
         return refs
 
     def expression(self, expr: Expr, where: str, field: str, scope: _Scope) -> set[str]:
@@ -182,7 +185,7 @@ class _Checker:
             return self.leaf(leaf, where, field, scope)  # a plain reference, which most expressions are
         wrong = problem_of(expr)
         if wrong:
-            self.add("bad_expression", where, field, wrong)
+            self.add("bad_expression", where, field, wrong, _EXPRESSIONS)
             return set()
         refs: set[str] = set()
         for e in walk(expr):
@@ -196,7 +199,7 @@ class _Checker:
         if kind == "node":
             return {name} if name in scope.nodes or self.resolve(name, where, field, scope) else set()
         if kind == "input" and name not in self.inputs:
-            hint = near(name, self.inputs)
+            hint = choices(name, sorted(self.inputs), "inputs")
             self.add("unknown_input", where, field, f"the workflow has no input {name!r}", hint)
         elif kind == "var" and name not in self.definition.variables:
             hint = near(name, self.definition.variables) or "declare it in 'variables'"
@@ -214,7 +217,8 @@ class _Checker:
             assert here.owner is not None
             if name in here.parent.nodes:
                 if name == here.owner.id:
-                    self.add("self_loop", where, field, f"refers to {name!r}, in whose body it is")
+                    hint = "use the item or value that the body is given, or a node of the body"
+                    self.add("self_loop", where, field, f"refers to {name!r}, in whose body it is", hint)
                     return False
                 return True
             here = here.parent
@@ -223,7 +227,8 @@ class _Checker:
             message = f"refers to {name!r}, which lies inside the body of {home!r}: one value for each item or round"
             self.add("inside_scope", where, field, message, f"refer to {home!r}, or return it from the body")
         else:
-            self.add("unknown_node", where, field, f"there is no node {name!r}", near(name, scope.nodes))
+            hint = choices(name, scope.nodes, "nodes")
+            self.add("unknown_node", where, field, f"there is no node {name!r}", hint)
         return False
 
     def param(self, owner: str, name: str, where: str, field: str, scope: _Scope) -> None:
@@ -231,11 +236,12 @@ class _Checker:
         while here is not None and here.owner is not None:
             if here.owner.id == owner:
                 if name != here.owner.item and name not in here.owner.args:
-                    hint = near(name, [here.owner.item, *here.owner.args])
+                    hint = choices(name, [here.owner.item, *here.owner.args], "parameters")
                     self.add("unknown_param", where, field, f"the body of {owner!r} has no parameter {name!r}", hint)
                 return
             here = here.parent
-        self.add("unknown_param", where, field, f"this is not inside the body of {owner!r}")
+        hint = "only nodes of that body have its parameters; outside refer to the map or loop itself"
+        self.add("unknown_param", where, field, f"this is not inside the body of {owner!r}", hint)
 
     def condition(self, expr: Expr, where: str, field: str, scope: _Scope) -> None:
         """Rules keep no list of a map: a condition may ask for its size only."""
@@ -256,7 +262,8 @@ class _Checker:
 
     def call(self, node: NodeDef, where: str) -> None:
         if not node.uses:
-            self.add("unknown_handler", where, "uses", "the node names no handler")
+            hint = "name the function that it runs, as 'shop.charge'"
+            self.add("unknown_handler", where, "uses", "the node names no handler", hint)
         for field, name in (("uses", node.uses), ("compensate", node.compensate)):
             if name and not name.startswith("holdfast.") and not self._handler_exists(name):
                 self.add("unknown_handler", where, field, f"there is no handler {name!r}", "is its module imported?")
@@ -271,23 +278,29 @@ class _Checker:
     def scope_node(self, node: NodeDef, where: str, scope: _Scope) -> set[str]:
         """A map or a loop: its own fields, then its body, whose references to the outside are its own."""
         if node.uses or node.compensate:
-            self.add("bad_node", where, "uses", f"a {node.kind} runs its body; handlers stand on the nodes in it")
+            wrong = f"a {node.kind} runs its body and has no handler of its own"
+            self.add("bad_node", where, "uses", wrong, "put 'uses' and 'compensate' on the nodes of its body")
         if not node.item or not node.item.isidentifier():
-            self.add("bad_name", where, "item", f"{node.item!r} is not the name of a parameter")
+            hint = f"name the parameter of the body that gets the {'item' if node.kind == 'map' else 'value'}"
+            self.add("bad_name", where, "item", f"{node.item!r} is not the name of a parameter", hint)
         if node.kind == "map":
             if node.over is None:
-                self.add("bad_node", where, "over", "a map needs the list it goes over")
+                hint = "refer to a node or an input that is a list, as ['node', 'split']"
+                self.add("bad_node", where, "over", "a map needs the list it goes over", hint)
             if not is_count(node.limit):
-                self.add("bad_limit", where, "limit", f"{node.limit!r} is not a whole number above 0")
+                self.count("bad_limit", where, "limit", node.limit, f"{MAP_LIMIT_DEFAULT} items at once")
         elif node.until is None:
-            self.add("bad_node", where, "until", "a loop needs to know when it ends")
+            hint = "give a condition on a node of its body, as ['gt', ['node', 'judge'], 8]"
+            self.add("bad_node", where, "until", "a loop needs to know when it ends", hint)
         if node.kind == "loop" and not is_count(node.max_visits):
-            self.add("bad_max_visits", where, "max_visits", f"{node.max_visits!r} is not a whole number above 0")
+            self.count("bad_max_visits", where, "max_visits", node.max_visits, f"{LOOP_VISITS_MAX:,} rounds")
         if node.body is None:
-            self.add("bad_node", where, "body", f"a {node.kind} needs a body")
+            hint = "put the nodes that it runs, and their result, into 'body'"
+            self.add("bad_node", where, "body", f"a {node.kind} needs a body", hint)
             return set()
         if scope.depth >= SCOPE_DEPTH_MAX:
-            self.add("bad_node", where, "body", f"maps and loops are nested deeper than {SCOPE_DEPTH_MAX}")
+            wrong = f"maps and loops are nested deeper than {SCOPE_DEPTH_MAX}"
+            self.add("bad_node", where, "body", wrong, "make the inner ones a workflow of their own, called as a child")
             return set()
         inner = _Scope(
             nodes={n.id: n for n in node.body.nodes},
@@ -302,19 +315,25 @@ class _Checker:
             self.condition(node.until, where, "until", inner)
         return outside
 
+    def count(self, code: str, where: str, field: str, value: object, default: str) -> None:
+        """Something that should be a whole number above 0."""
+        self.add(code, where, field, f"{value!r} is not a whole number above 0", f"leave it out for {default}")
+
     def policies(self, node: NodeDef, where: str) -> None:
         for field, value in (("timeout", node.timeout), ("heartbeat", node.heartbeat)):
             if value is not None and not is_positive(value):
-                self.add("bad_timeout", where, field, f"{value!r} is not a number of seconds above 0")
+                wrong = f"{value!r} is not a number of seconds above 0"
+                self.add("bad_timeout", where, field, wrong, "leave it out for none")
         if node.delay is not None and not is_delay(node.delay):
-            self.add("bad_delay", where, "delay", f"{node.delay!r} is not a number of seconds from 0 to 1,000 years")
+            wrong = f"{node.delay!r} is not a number of seconds from 0 to 1,000 years"
+            self.add("bad_delay", where, "delay", wrong, "leave it out to start at once")
         elif node.delay and node.kind != "call":
-            self.add("bad_delay", where, "delay", f"a {node.kind} starts at once; the nodes in it may have a delay")
+            self.add("bad_delay", where, "delay", f"a {node.kind} starts at once", "put the delay on the nodes in it")
         if node.concurrency is not None and not is_count(node.concurrency):
-            self.add("bad_limit", where, "concurrency", f"{node.concurrency!r} is not a whole number above 0")
+            self.count("bad_limit", where, "concurrency", node.concurrency, "any number of bodies at once")
         for field, retry in (("retry", node.retry), ("compensate_retry", node.compensate_retry)):
             for wrong in retry_problems(retry) if retry is not None else ():
-                self.add("bad_retry", where, field, wrong)
+                self.add("bad_retry", where, field, wrong, "as in hf.Retry(attempts=5, backoff=0.5, max_delay=30)")
 
     # --- order ---
 
@@ -332,12 +351,15 @@ class _Checker:
             message = "the nodes wait for each other: " + " -> ".join(shown)
             self.add("cycle", scope.prefix + cycle[0], "", message, "use hf.loop to repeat something")
         for node in (n for n in needs if n in left and n not in on_cycle):
-            self.add("unreachable", scope.prefix + node, "", "can never start: it waits for a cycle")
+            self.add("unreachable", scope.prefix + node, "", "can never start: it waits for a cycle", _MEND_CYCLE)
         if not any(not refs for refs in needs.values()):
-            self.add("no_entry", scope.prefix.removesuffix("/"), "", "no node can start: each waits for another")
+            self.add(
+                "no_entry", scope.prefix.removesuffix("/"), "", "no node can start: each waits for another", _MEND_CYCLE
+            )
         needed = set().union(*needs.values())
         if needs.keys() <= needed:
-            self.add("no_exit", scope.prefix.removesuffix("/"), "", "no node is last: each is waited for by another")
+            wrong = "no node is last: each is waited for by another"
+            self.add("no_exit", scope.prefix.removesuffix("/"), "", wrong, _MEND_CYCLE)
 
     def tickets(self) -> None:
         for ticket, target in self.definition.tickets.items():
@@ -350,15 +372,16 @@ class _Checker:
         phases = {p.name: p for p in self.definition.phases}
         self.phase_names = phases.keys()
         for twice in repeated(p.name for p in self.definition.phases):
-            self.add("duplicate_id", "", "phases", f"two phases are called {twice!r}")
+            self.add("duplicate_id", "", "phases", f"two phases are called {twice!r}", _RENAME)
         for phase in self.definition.phases:
             self.name(phase.name, "", "phases")
             if phase.after is not None and phase.after not in phases:
-                hint = near(phase.after, phases)
+                hint = choices(phase.after, phases, "phases")
                 self.add("unknown_phase", "", "phases", f"{phase.name!r} is after {phase.after!r}, which is none", hint)
         needs = {p.name: {p.after} & phases.keys() if p.after else set() for p in phases.values()}
         for cycle in cycles({n: {a for a in refs if a} for n, refs in needs.items()}):
-            self.add("phase_cycle", "", "phases", "phases wait for each other: " + " -> ".join([*cycle, cycle[0]]))
+            message = "phases wait for each other: " + " -> ".join([*cycle, cycle[0]])
+            self.add("phase_cycle", "", "phases", message, "take 'after' from one of them")
 
     def _collect_homes(self, nodes: Sequence[NodeDef]) -> None:
         stack = [(n, n.id) for n in nodes if n.body is not None]
@@ -369,6 +392,11 @@ class _Checker:
                 if inner.body is not None:
                     stack.append((inner, inner.id))
 
+
+_RENAME: Final = "give one of them another name"
+_GOOD_NAMES: Final = f"use up to {NAME_LENGTH_MAX} characters, none of them '.', '@', '#' or '~'"
+_EXPRESSIONS: Final = "use a constant, or a list such as ['node', 'a'] or ['gt', ['input', 'n'], 3]"
+_MEND_CYCLE: Final = "mend the cycle first"
 
 _SCALARS: Final = frozenset({str, int, float, bool})
 _KEYS: Final = frozenset({str, int})

@@ -55,7 +55,7 @@ def resolve(d: Draft, c: cmd.CompleteNode | cmd.PendNode) -> tuple[str, str | No
     if wrong is None:
         return target, None
     message, hint = wrong
-    return "", f"{message} ({hint})" if hint else message
+    return "", f"{message} ({hint})"
 
 
 def stop_scopes(d: Draft, cause: str) -> None:

@@ -113,6 +113,9 @@ def test_validate_names_every_problem_at_once(project: Project) -> None:
     )
     traced = project.json("validate", "traced.py", exit_code=1)
     assert traced["workflows"][0]["problems"][0]["code"] == "trace_error"
+    nothing = project.json("validate", "not.json", exit_code=1)
+    told = [p for shown in (bad, traced, nothing) for workflow in shown["workflows"] for p in workflow["problems"]]
+    assert all(problem["hint"] for problem in told)
 
 
 def test_runs_and_databases_that_are_not_there(project: Project) -> None:

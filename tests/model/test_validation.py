@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import msgspec
@@ -9,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.model import problems as problems_module
+from holdfast.model import validation
 from holdfast.model.definition import Body, Definition, NodeDef, Param, Phase, Settings, decode
 from holdfast.model.errors import DefinitionError
 from holdfast.model.handlers import CodeLocation, Handler, Parameter
@@ -80,72 +84,117 @@ def test_an_empty_workflow_is_valid() -> None:
     assert check(flow()) == []
 
 
-@pytest.mark.parametrize(
-    ("definition", "expected"),
-    [
-        (flow(call("a", "b")), ("unknown_node", "a", "args.x0")),
-        (flow(call("a", after=("b",))), ("unknown_node", "a", "after")),
-        (flow(call("a", when=["skipped", ["node", "b"]])), ("unknown_node", "a", "when")),
-        (flow(call("a"), result=["node", "b"]), ("unknown_node", "", "result")),
-        (flow(call("a", "a")), ("self_loop", "a", "")),
-        (flow(call("a"), call("a")), ("duplicate_id", "a", "id")),
-        (flow(call("a", args={"x": ["input", "o"]})), ("unknown_input", "a", "args.x")),
-        (flow(call("a", args={"x": ["var", "v"]})), ("unknown_variable", "a", "args.x")),
-        (flow(call("a", args={"x": ["param", "m", "item"]})), ("unknown_param", "a", "args.x")),
-        (flow(mapped("m", call("i", args={"x": ["param", "m", "itme"]}))), ("unknown_param", "m/i", "args.x")),
-        (flow(call("a", args={"x": ["nope"]})), ("bad_expression", "a", "args.x")),
-        (flow(call("a", when=["eq", 1])), ("bad_expression", "a", "when")),
-        (flow(call("a", args={"x": {"y": 1}})), ("bad_expression", "a", "args.x")),
-        (flow(call("a", phase="p")), ("unknown_phase", "a", "phase")),
-        (flow(phases=(Phase(name="p", after="q"),)), ("unknown_phase", "", "phases")),
-        (flow(phases=(Phase(name="p"), Phase(name="p"))), ("duplicate_id", "", "phases")),
-        (flow(phases=(Phase(name="p", after="p"),)), ("phase_cycle", "", "phases")),
-        (flow(params=(Param(name="p"), Param(name="p"))), ("duplicate_id", "", "params")),
-        (flow(call("a.b")), ("bad_name", "a.b", "id")),
-        (flow(call("")), ("bad_name", "", "id")),
-        (flow(call("x" * 201)), ("bad_name", "x" * 201, "id")),
-        (flow(name="a@b"), ("bad_name", "", "name")),
-        (flow(call("a", lane="route..")), ("bad_name", "a", "lane")),
-        (flow(call("a", timeout=0)), ("bad_timeout", "a", "timeout")),
-        (flow(call("a", timeout=float("inf"))), ("bad_timeout", "a", "timeout")),
-        (flow(call("a", heartbeat=-1)), ("bad_timeout", "a", "heartbeat")),
-        (flow(call("a", concurrency=0)), ("bad_limit", "a", "concurrency")),
-        (flow(call("a", retry=Retry(attempts=0))), ("bad_retry", "a", "retry")),
-        (flow(call("a", retry=Retry(jitter=1.5))), ("bad_retry", "a", "retry")),
-        (flow(call("a", retry=Retry(backoff=-1))), ("bad_retry", "a", "retry")),
-        (flow(call("a", retry=Retry(max_delay=1e300))), ("bad_retry", "a", "retry")),
-        (flow(call("a", retry=Retry(factor=0.5))), ("bad_retry", "a", "retry")),
-        (flow(call("a", compensate_retry=Retry(attempts=-1))), ("bad_retry", "a", "compensate_retry")),
-        (flow(mapped("m", call("i"), limit=0)), ("bad_limit", "m", "limit")),
-        (flow(mapped("m", call("i"), over=None)), ("bad_node", "m", "over")),
-        (flow(looped("l", call("i"), max_visits=0)), ("bad_max_visits", "l", "max_visits")),
-        (flow(looped("l", call("i"), until=None)), ("bad_node", "l", "until")),
-        (flow(NodeDef(id="m", kind="map", over=["const", []], item="i")), ("bad_node", "m", "body")),
-        (flow(call("a", over=["const", []])), ("bad_node", "a", "kind")),
-        (flow(call("a", uses="")), ("unknown_handler", "a", "uses")),
-        (flow(mapped("m", call("i"), result=["node", "j"])), ("unknown_node", "m", "body.result")),
-        (flow(mapped("m", call("i", "m"))), ("self_loop", "m/i", "args.x0")),
-        (flow(looped("l", call("i"), until=["node", "j"])), ("unknown_node", "l", "until")),
-        (flow(mapped("m", call("i")), call("a", "i")), ("inside_scope", "a", "args.x0")),
-        (flow(mapped("m", call("i")), mapped("k", call("j", "i"))), ("inside_scope", "k/j", "args.x0")),
-        (
-            flow(mapped("m", call("i")), call("a", when=["eq", ["get", ["node", "m"], 0], 1])),
-            ("map_condition", "a", "when"),
-        ),
-        (flow(mapped("m", call("i")), call("a", when=["contains", ["node", "m"], 1])), ("map_condition", "a", "when")),
-        (
-            flow(looped("l", mapped("m", call("i")), until=["size", ["get", ["node", "m"], 0]])),
-            ("map_condition", "l", "until"),
-        ),
-        (flow(settings=Settings(persistence="interval")), ("bad_setting", "", "persistence")),
-        (flow(settings=Settings(persistence="interval:0s")), ("bad_setting", "", "persistence")),
-        (flow(settings=Settings(history="audit")), ("bad_setting", "", "history")),
-        (flow(settings=Settings(on_failure="pend:")), ("bad_setting", "", "on_failure")),
-        (flow(settings=Settings(timeout=0)), ("bad_setting", "", "timeout")),
-    ],
-)
+def nested(depth: int) -> NodeDef:
+    node = call("inmost")
+    for number in range(depth):
+        node = mapped(f"m{number}", node)
+    return node
+
+
+BAD = [
+    (flow(call("a", "b")), ("unknown_node", "a", "args.x0")),
+    (flow(call("a", after=("b",))), ("unknown_node", "a", "after")),
+    (flow(call("a", when=["skipped", ["node", "b"]])), ("unknown_node", "a", "when")),
+    (flow(call("a"), result=["node", "b"]), ("unknown_node", "", "result")),
+    (flow(call("a", "a")), ("self_loop", "a", "")),
+    (flow(call("a"), call("a")), ("duplicate_id", "a", "id")),
+    (flow(call("a", args={"x": ["input", "o"]})), ("unknown_input", "a", "args.x")),
+    (flow(call("a", args={"x": ["var", "v"]})), ("unknown_variable", "a", "args.x")),
+    (flow(call("a", args={"x": ["param", "m", "item"]})), ("unknown_param", "a", "args.x")),
+    (flow(mapped("m", call("i", args={"x": ["param", "m", "itme"]}))), ("unknown_param", "m/i", "args.x")),
+    (flow(call("a", args={"x": ["nope"]})), ("bad_expression", "a", "args.x")),
+    (flow(call("a", when=["eq", 1])), ("bad_expression", "a", "when")),
+    (flow(call("a", args={"x": {"y": 1}})), ("bad_expression", "a", "args.x")),
+    (flow(call("a", phase="p")), ("unknown_phase", "a", "phase")),
+    (flow(phases=(Phase(name="p", after="q"),)), ("unknown_phase", "", "phases")),
+    (flow(phases=(Phase(name="p"), Phase(name="p"))), ("duplicate_id", "", "phases")),
+    (flow(phases=(Phase(name="p", after="p"),)), ("phase_cycle", "", "phases")),
+    (flow(params=(Param(name="p"), Param(name="p"))), ("duplicate_id", "", "params")),
+    (flow(call("a.b")), ("bad_name", "a.b", "id")),
+    (flow(call("")), ("bad_name", "", "id")),
+    (flow(call("x" * 201)), ("bad_name", "x" * 201, "id")),
+    (flow(name="a@b"), ("bad_name", "", "name")),
+    (flow(call("a", lane="route..")), ("bad_name", "a", "lane")),
+    (flow(call("a", timeout=0)), ("bad_timeout", "a", "timeout")),
+    (flow(call("a", timeout=float("inf"))), ("bad_timeout", "a", "timeout")),
+    (flow(call("a", heartbeat=-1)), ("bad_timeout", "a", "heartbeat")),
+    (flow(call("a", concurrency=0)), ("bad_limit", "a", "concurrency")),
+    (flow(call("a", retry=Retry(attempts=0))), ("bad_retry", "a", "retry")),
+    (flow(call("a", retry=Retry(jitter=1.5))), ("bad_retry", "a", "retry")),
+    (flow(call("a", retry=Retry(backoff=-1))), ("bad_retry", "a", "retry")),
+    (flow(call("a", retry=Retry(max_delay=1e300))), ("bad_retry", "a", "retry")),
+    (flow(call("a", retry=Retry(factor=0.5))), ("bad_retry", "a", "retry")),
+    (flow(call("a", compensate_retry=Retry(attempts=-1))), ("bad_retry", "a", "compensate_retry")),
+    (flow(mapped("m", call("i"), limit=0)), ("bad_limit", "m", "limit")),
+    (flow(mapped("m", call("i"), over=None)), ("bad_node", "m", "over")),
+    (flow(looped("l", call("i"), max_visits=0)), ("bad_max_visits", "l", "max_visits")),
+    (flow(looped("l", call("i"), until=None)), ("bad_node", "l", "until")),
+    (flow(NodeDef(id="m", kind="map", over=["const", []], item="i")), ("bad_node", "m", "body")),
+    (flow(call("a", over=["const", []])), ("bad_node", "a", "kind")),
+    (flow(call("a", uses="")), ("unknown_handler", "a", "uses")),
+    (flow(mapped("m", call("i"), result=["node", "j"])), ("unknown_node", "m", "body.result")),
+    (flow(mapped("m", call("i", "m"))), ("self_loop", "m/i", "args.x0")),
+    (flow(looped("l", call("i"), until=["node", "j"])), ("unknown_node", "l", "until")),
+    (flow(mapped("m", call("i")), call("a", "i")), ("inside_scope", "a", "args.x0")),
+    (flow(mapped("m", call("i")), mapped("k", call("j", "i"))), ("inside_scope", "k/j", "args.x0")),
+    (
+        flow(mapped("m", call("i")), call("a", when=["eq", ["get", ["node", "m"], 0], 1])),
+        ("map_condition", "a", "when"),
+    ),
+    (flow(mapped("m", call("i")), call("a", when=["contains", ["node", "m"], 1])), ("map_condition", "a", "when")),
+    (
+        flow(looped("l", mapped("m", call("i")), until=["size", ["get", ["node", "m"], 0]])),
+        ("map_condition", "l", "until"),
+    ),
+    (flow(settings=Settings(persistence="interval")), ("bad_setting", "", "persistence")),
+    (flow(settings=Settings(persistence="interval:0s")), ("bad_setting", "", "persistence")),
+    (flow(settings=Settings(history="audit")), ("bad_setting", "", "history")),
+    (flow(settings=Settings(on_failure="pend:")), ("bad_setting", "", "on_failure")),
+    (flow(settings=Settings(timeout=0)), ("bad_setting", "", "timeout")),
+    (flow(settings=Settings(history="none")), ("bad_setting", "", "history")),
+    (flow(settings=Settings(on_failure="panic")), ("bad_setting", "", "on_failure")),
+    (flow(settings=Settings(on_code_change="panic")), ("bad_setting", "", "on_code_change")),
+    (flow(settings=Settings(on_code_change="branch")), ("bad_setting", "", "on_code_change")),
+    (flow(settings=Settings(concurrency=0)), ("bad_setting", "", "concurrency")),
+    (flow(settings=Settings(queue="")), ("bad_setting", "", "queue")),
+    (flow(settings=Settings(max_recoveries=0)), ("bad_setting", "", "max_recoveries")),
+    (flow(settings=Settings(max_visits=0)), ("bad_setting", "", "max_visits")),
+    (flow(settings=Settings(priority="high")), ("bad_setting", "", "priority")),
+    (flow(settings=Settings(priority=10**12)), ("bad_setting", "", "priority")),
+    (flow(call("a", phase="p"), phases=(Phase(name="other"),)), ("unknown_phase", "a", "phase")),
+    (flow(*(call(f"n{i}") for i in range(9)), result=["node", "b"]), ("unknown_node", "", "result")),
+    (flow(call("a", delay=-1)), ("bad_delay", "a", "delay")),
+    (flow(mapped("m", call("i"), delay=1)), ("bad_delay", "m", "delay")),
+    (flow(mapped("m", call("i"), uses="shop.work")), ("bad_node", "m", "uses")),
+    (flow(NodeDef(id="m", kind="map", over=["const", []], body=Body(nodes=()))), ("bad_name", "m", "item")),
+    (flow(nested(52)), ("bad_node", "/".join(f"m{i}" for i in range(51, 0, -1)), "body")),
+    (flow(call("a", "b"), call("b", "a"), call("c", "b")), ("unreachable", "c", "")),
+    (flow(call("a", "b"), call("b", "a")), ("cycle", "a", "")),
+    (flow(call("a", "b"), call("b", "a")), ("no_entry", "", "")),
+    (flow(call("a", "b"), call("b", "a")), ("no_exit", "", "")),
+    (flow(tickets={"back": "a"}), ("bad_target", "", "tickets.back")),
+]
+
+
+@pytest.mark.parametrize(("definition", "expected"), BAD)
 def test_each_problem_is_found_where_it_is(definition: Definition, expected: tuple[str, str, str]) -> None:
-    assert expected in found(definition)
+    problems = check(definition)
+    assert expected in [(p.code, p.node, p.field) for p in problems]
+    assert [p for p in problems if not p.hint or p.hint == p.message] == []
+
+
+def test_every_code_that_validation_reports_is_among_them() -> None:
+    source = inspect.getsource(validation) + inspect.getsource(problems_module)
+    reported = set(re.findall(r'(?:self\.add|self\.count)\(\s*"(\w+)"|Problem\(code="(\w+)"', source))
+    elsewhere = {"type_mismatch"}  # needs handlers: test_obvious_type_mismatches_between_known_types_are_found
+    assert {a or b for a, b in reported} == {code for _, (code, _, _) in BAD} | elsewhere
+
+
+def test_a_name_that_is_like_no_other_gets_what_there_is_as_a_hint() -> None:
+    (problem,) = check(flow(*(call(f"n{i}") for i in range(9)), result=["node", "charge"]))
+    assert problem.hint == "the nodes here are 'n0', 'n1', 'n2', 'n3', 'n4' and 4 more"
+    (problem,) = check(flow(result=["node", "charge"]))
+    assert problem.hint == "there are no nodes here"
 
 
 @pytest.mark.parametrize("persistence", ["aggressive", "lazy", "interval:10s", "interval:1m30s"])
@@ -273,6 +322,7 @@ def test_obvious_type_mismatches_between_known_types_are_found(annotation: Any, 
     assert [p.message for p in problems] == ([] if message is None else [message])
     if message is not None:
         assert (problems[0].code, problems[0].node, problems[0].field) == ("type_mismatch", "work", "args.x")
+        assert problems[0].hint == "convert it in a node between them"
 
 
 # --- order ---

@@ -13,7 +13,7 @@ from holdfast.cli import output
 from holdfast.cli.options import Json
 from holdfast.model import definition as definitions
 from holdfast.model import handlers, validation
-from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
+from holdfast.model.errors import DefinitionError, HoldfastError, TraceError, UsageError
 from holdfast.model.graph import compile_definition
 from holdfast.model.validation import Problem
 from holdfast.worker.loading import load_file, load_target, workflows_in
@@ -63,7 +63,8 @@ def _of_json(what: str) -> Iterator[Verdict]:
     try:
         definition = definitions.decode(data)
     except DefinitionError as error:
-        yield Verdict(Path(what).stem, [_as_problem(error)])
+        hint = "`workflow.definition.encode()` writes a workflow of your code as JSON"
+        yield Verdict(Path(what).stem, [_as_problem(error, hint)])
         return
     yield Verdict(definition.name, validation.check(definition), nodes=len(definition.nodes))
 
@@ -96,11 +97,15 @@ def _check(name: str, workflow: Any) -> Verdict:
 
 def _problems(error: HoldfastError) -> list[Problem]:
     listed = [p for p in getattr(error, "problems", ()) if isinstance(p, Problem)]
-    return listed or [_as_problem(error)]
+    return listed or [_as_problem(error, _GRAPHS if isinstance(error, TraceError) else _CODE)]
 
 
-def _as_problem(error: HoldfastError) -> Problem:
-    return Problem(code=error.code, message=error.message)
+_GRAPHS = "the function only describes the graph: hf.when, hf.route, hf.map, hf.loop and nodes deal with values"
+_CODE = "mend the code that the message is about, and validate it again"
+
+
+def _as_problem(error: HoldfastError, hint: str) -> Problem:
+    return Problem(code=error.code, message=error.message, hint=hint)
 
 
 def _warnings(workflow: Any) -> list[str]:
