@@ -31,7 +31,8 @@ async def migrate(
     there is not made."""
     if known is None:
         known = migrations("postgres")
-    missing = await inspect(connection, sql, schema, where, known)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        missing = await inspect(connection, sql, schema, where, known)
     if not missing:
         return 0
     if missing == known and not create:
@@ -52,7 +53,8 @@ async def migrate(
 async def inspect(
     connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
-    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
+    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy. The caller sees to it that
+    nobody migrates between two of its statements: by one snapshot, or as the only one who may."""
     tables = {name for (name,) in await connection.fetch(sql["tables"], schema)}
     if not tables:
         return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,37 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(store: PostgresSto
 
     before, after = asking(url, attempt)
     assert before == after
+
+
+class LookingSlowly(asyncpg.Connection):  # type: ignore[type-arg]  # it takes none when it runs
+    """A connection on which something happens before the version of the schema is read, once."""
+
+    meanwhile: Callable[[], Awaitable[Any]] | None = None
+
+    async def fetch(self, query: str, *args: Any, **options: Any) -> list[Any]:
+        if "store_meta" in query and self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
+        return await super().fetch(query, *args, **options)
+
+
+def test_a_migration_of_another_worker_between_two_looks_is_not_taken_for_damage(postgres: PostgresServer) -> None:
+    url = postgres.url()
+    name = address(url).schema
+    statements, known = Statements(name), migrations("postgres")
+
+    async def look(theirs: asyncpg.Connection[Any]) -> int:
+        await migrate(theirs, statements, name, "test", known[:-1])
+        ours = await asyncpg.connect(address(url).dsn, connection_class=LookingSlowly)
+        ours.meanwhile = lambda: migrate(theirs, statements, name, "test")
+        try:
+            return await migrate(ours, statements, name, "test")
+        finally:
+            assert ours.meanwhile is None
+            await ours.close()
+
+    assert asking(url, look) == 0
+    assert sql(url, "SELECT schema_version FROM holdfast.store_meta") == [(known[-1].number,)]
 
 
 def test_every_driver_has_the_same_tables_and_columns(store: PostgresStore, url: str) -> None:
