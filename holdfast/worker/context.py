@@ -58,10 +58,13 @@ _error = msgspec.json.Decoder(ev.ErrorInfo).decode
 class _Base(BodyContext):
     """What every body may ask."""
 
-    def __init__(self, activation: Activation, scope: str = "", step: Call | None = None) -> None:
+    def __init__(
+        self, activation: Activation, scope: str = "", step: Call | None = None, step_attempt: int | None = None
+    ) -> None:
         self._activation = activation
         self._scope = scope
         self._step_call = step
+        self._step_attempt = step_attempt
         self._vars: Variables | None = None
 
     @property
@@ -78,8 +81,8 @@ class _Base(BodyContext):
 
     @property
     def attempt(self) -> int:
-        """Which start of this node this is, from 1."""
-        return self._activation.attempt.attempt
+        """Which start of this node this is, from 1; in a step of a node, which try of that step."""
+        return self._step_attempt or self._activation.attempt.attempt
 
     @property
     def visit(self) -> int:
@@ -174,7 +177,7 @@ class Context(_Base):
         """The next call goes by this name instead of its position: `ctx.keyed("charge").step(charge, order)`."""
         if not isinstance(key, str) or not key or any("\ud800" <= c <= "\udfff" for c in key):
             raise UsageError(f"ctx.keyed: {key!r} is not a key; use a text that is not empty")
-        copy = type(self)(self._activation, self._scope, self._step_call)
+        copy = type(self)(self._activation, self._scope, self._step_call, self._step_attempt)
         copy._key = key
         return copy
 
@@ -216,7 +219,8 @@ class Context(_Base):
 
         async def lane() -> None:
             for i in waiting:
-                item_ctx = type(self)(self._activation, f"{parent.scope}m{parent.position}.{i}/")
+                scope = f"{parent.scope}m{parent.position}.{i}/"
+                item_ctx = type(self)(self._activation, scope, step_attempt=self._step_attempt)
                 results[i] = await runner.run(item_ctx, calls[i], given[i], kwargs)
 
         try:
@@ -458,9 +462,10 @@ class Context(_Base):
             scope = activation.scopes[task] = "" if is_body else activation.memory.strand.next_task()
         return scope + self._scope
 
-    def _sub(self, call: Call) -> Context:
-        """The context of a step that takes one itself."""
-        return type(self)(self._activation, f"{call.scope}s{call.position}/", call)
+    def _sub(self, call: Call, attempt: int | None) -> Context:
+        """The context of a step that takes one itself. A plain function has no tries of its own: it is told which one
+        of whoever calls it this is."""
+        return type(self)(self._activation, f"{call.scope}s{call.position}/", call, attempt or self._step_attempt)
 
 
 class SyncContext(_Base):

@@ -38,6 +38,7 @@ class StepRunner:
             raise UsageError(f"{fn.name} is a workflow and cannot be a step: `await ctx.child({fn.name}, ...)` runs it")
         handler = getattr(fn, "handler", None)
         self.retry, self.timeout, self.on_crash = NO_RETRY, None, "rerun"
+        self.is_node = isinstance(handler, Handler)
         if isinstance(handler, Handler):
             if handler.kind == "process":
                 raise UsageError(f"{handler.name} has process=True and cannot be a step: use it as a node of a graph")
@@ -81,7 +82,8 @@ class StepRunner:
             if self.on_crash != "rerun":
                 await self._commit(ctx, ev.StepStarted, call, failures + 1)
             try:
-                data = encode(await self._call(ctx, call, args, kwargs), self.returns, what=f"result of {call.name}")
+                result = await self._call(ctx, call, failures, args, kwargs)
+                data = encode(result, self.returns, what=f"result of {call.name}")
             except Exception as e:
                 failures += 1
                 retry_at = await self._failed(ctx, call, e, failures)
@@ -104,8 +106,10 @@ class StepRunner:
                 f"step {call.name} was running when its engine died; on_crash={self.on_crash!r} forbids to repeat it"
             )
 
-    async def _call(self, ctx: Context, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = (ctx._sub(call), *args) if self.takes_ctx else args
+    async def _call(
+        self, ctx: Context, call: Call, failures: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        given = (ctx._sub(call, failures + 1 if self.is_node else None), *args) if self.takes_ctx else args
         timeout = self.timeout
         limit: asyncio.Timeout | None = None
         token = current_body.set(self.name)

@@ -207,6 +207,45 @@ async def test_a_step_that_is_a_node_keeps_its_retries_and_its_key(db: Path) -> 
     check_file(db)
 
 
+async def test_a_step_that_is_a_node_is_told_which_try_it_is_also_by_another_engine(db: Path) -> None:
+    tries, asked = Calls(), Calls()
+    second, began = asyncio.Event(), asyncio.Event()
+
+    async def asks(ctx: hf.Context) -> None:
+        asked.append(ctx.keyed("k").attempt)
+
+    @hf.node(retry=hf.Retry(attempts=3, backoff=0))
+    async def pay(ctx: hf.Context, how: str) -> str:
+        tries.append((how, ctx.attempt, ctx.idempotency_key))
+        if how == "item":
+            await ctx.step(asks)
+        if ctx.attempt == 2 and not second.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        if ctx.attempt < 3:
+            raise OSError("weather")
+        return f"{how} at try {ctx.attempt}"
+
+    @hf.workflow
+    async def paying(ctx: hf.Context) -> list[str]:
+        first = await ctx.step(pay, "step")
+        assert ctx.attempt == 1
+        return [first, *await ctx.map(pay, ["item"])]
+
+    async with hf.open(url(db), grace_seconds=0) as engine:
+        await engine.start(paying, run_id="r")
+        await until(began.is_set, "the second try began")
+    second.set()
+    async with hf.open(url(db)) as engine:
+        assert await engine.get("r").result() == ["step at try 3", "item at try 3"]
+    assert [(how, attempt) for how, attempt, _ in tries] == [("step", n) for n in (1, 2, 2, 3)] + [
+        ("item", n) for n in (1, 2, 3)
+    ]
+    assert len({key for _, _, key in tries}) == 2
+    assert asked == [1, 2, 3]  # a plain function has no tries of its own: those of whoever calls it
+    check_file(db)
+
+
 async def test_a_step_out_of_tries_raises_its_own_exception_also_when_it_is_remembered(db: Path) -> None:
     caught = Calls()
     second, began = asyncio.Event(), asyncio.Event()

@@ -288,7 +288,7 @@ async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) ->
     if memo is not None and memo.output is not None:
         return msgspec.json.decode(memo.output)
     await ctx._record(call, b"0")
-    return await self._call(ctx, call, args, kwargs)
+    return await self._call(ctx, call, 0, args, kwargs)
 
 
 def _any_input_will_do(d: Any, scope: Any, plan: Any, path: str) -> bool:

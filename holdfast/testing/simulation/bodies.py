@@ -135,16 +135,18 @@ class WatchedRunner(StepRunner):
         options = getattr(fn, "options", None)
         self._idempotent = bool(getattr(options, "idempotent", False))
 
-    async def _call(self, ctx: Context, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call(
+        self, ctx: Context, call: Call, failures: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         executor = WatchedExecutor.of(ctx)
         if executor.watcher is None:
-            return await super()._call(ctx, call, args, kwargs)
+            return await super()._call(ctx, call, failures, args, kwargs)
         attempt = ctx._activation.attempt
         execution = Execution(executor.process, attempt, self.name, self.fn, call, self._idempotent)
         token = current_execution.set(execution)
         try:
             plain = super()._call
-            return await executor.watcher.run(execution, lambda: plain(ctx, call, args, kwargs))
+            return await executor.watcher.run(execution, lambda: plain(ctx, call, failures, args, kwargs))
         finally:
             current_execution.reset(token)
 
