@@ -118,6 +118,22 @@ def test_validate_names_every_problem_at_once(project: Project) -> None:
     assert all(problem["hint"] for problem in told)
 
 
+def test_validate_says_where_compensating_would_undo_nothing(project: Project) -> None:
+    (project.directory / "undo.py").write_text(
+        "import holdfast as hf\n@hf.node\nasync def undo(x: int) -> None: ...\n"
+        "@hf.node(compensate=undo)\nasync def f(x: int) -> int: return x\n"
+        "@hf.workflow(on_failure='compensate')\ndef graph(xs: list[int]) -> list[int]:\n    return hf.map(f, xs)\n"
+        "@hf.workflow(on_failure='compensate')\nasync def durable(ctx: hf.Context) -> int: return 1\n"
+    )
+    found = project.json("validate", "undo.py")["workflows"]
+    said = {workflow["workflow"]: workflow["warnings"] for workflow in found}
+    assert said["graph"] == []
+    assert [text.partition(":")[0] for text in said["durable"]] == ["on_failure='compensate' undoes nothing here"]
+    definition = {"name": "plain", "nodes": [{"id": "a", "uses": "x"}], "settings": {"on_failure": "compensate"}}
+    (project.directory / "plain.json").write_text(json.dumps(definition))
+    assert len(project.json("validate", "plain.json")["workflows"][0]["warnings"]) == 1
+
+
 def test_runs_and_databases_that_are_not_there(project: Project) -> None:
     nothing = project.cli("list")
     assert (nothing.returncode, nothing.stdout) == (0, "")

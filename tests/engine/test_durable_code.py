@@ -863,6 +863,39 @@ async def test_a_workflow_is_no_step_and_the_error_names_the_call(db: Path) -> N
             await (await engine.start(outer)).result(timeout=30)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("compensate", r"compensate=.* cannot be a step: nobody would undo it"),
+        ("concurrency", r"concurrency=.* cannot be a step: nobody would count it"),
+        ("heartbeat", r"a heartbeat and cannot be a step: nobody would listen"),
+    ],
+)
+async def test_an_option_that_no_step_has_is_refused_before_anything_was_done(
+    db: Path, option: str, message: str
+) -> None:
+    done = Calls()
+
+    @hf.node
+    async def refund(receipt: int) -> None: ...
+
+    options: dict[str, Any] = {"compensate": refund, "concurrency": 2, "heartbeat": "10s"}
+
+    @hf.node(**{option: options[option]})
+    async def charge(amount: int) -> int:
+        done.append(amount)
+        return amount
+
+    @hf.workflow
+    async def shop(ctx: hf.Context) -> int:
+        return await ctx.step(charge, 1)
+
+    async with hf.open(url(db)) as engine:
+        with pytest.raises(hf.RunFailed, match=message):
+            await (await engine.start(shop)).result(timeout=30)
+    assert done == []
+
+
 async def test_a_result_that_is_not_what_was_annotated_names_its_function(db: Path) -> None:
     def count() -> int:
         return "three"  # type: ignore[return-value]

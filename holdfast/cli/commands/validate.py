@@ -66,7 +66,8 @@ def _of_json(what: str) -> Iterator[Verdict]:
         hint = "`workflow.definition.encode()` writes a workflow of your code as JSON"
         yield Verdict(Path(what).stem, [_as_problem(error, hint)])
         return
-    yield Verdict(definition.name, validation.check(definition), nodes=len(definition.nodes))
+    problems = validation.check(definition)
+    yield Verdict(definition.name, problems, [] if problems else _nothing_undone(definition), len(definition.nodes))
 
 
 def _of_code(what: str) -> Iterator[Verdict]:
@@ -92,7 +93,7 @@ def _check(name: str, workflow: Any) -> Verdict:
         definition = workflow.definition
     except HoldfastError as error:
         return Verdict(name, _problems(error))
-    return Verdict(name, [], _warnings(workflow), len(definition.nodes))
+    return Verdict(name, [], _warnings(workflow) + _nothing_undone(definition), len(definition.nodes))
 
 
 def _problems(error: HoldfastError) -> list[Problem]:
@@ -121,6 +122,19 @@ def _warnings(workflow: Any) -> list[str]:
         if handler.returns is Any:
             found.append(f"{short} has no annotation for its result")
     return [f"{text}: its value is plain JSON types" for text in found]
+
+
+def _nothing_undone(definition: definitions.Definition) -> list[str]:
+    """Where whoever wrote it may think that failing undoes something."""
+    if definition.settings.on_failure != "compensate":
+        return []
+    nodes = list(definition.nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.compensate is not None:
+            return []
+        nodes += node.body.nodes if node.body is not None else ()
+    return ["on_failure='compensate' undoes nothing here: no node of its graph has compensate=... (and no step can)"]
 
 
 def _tell(verdict: Verdict) -> None:
