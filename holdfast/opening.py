@@ -6,15 +6,17 @@ Owns: `hf.open`, `hf.run`, and where the default store is.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.engine import leftovers
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import RunSuspended, UsageError
 from holdfast.store.urls import database_file, store_at
 from holdfast.worker import handlers as _builtin_handlers
 from holdfast.worker.executor import LocalExecutor
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
 
 R = TypeVar("R")
+log = logging.getLogger("holdfast.engine")
 DEFAULT_URL = "sqlite:///holdfast.db"
 assert _builtin_handlers.__all__  # importing it registered them
 
@@ -104,7 +107,8 @@ def run(
     """Run a workflow on the embedded store, wait for it, and return its result: the one-liner.
 
     Raises RunFailed or RunCancelled, and RunSuspended when only somebody from outside can move the run. With a `run_id`
-    that exists and the same input it goes on with that run (or returns its result).
+    that exists and the same input it goes on with that run (or returns its result). It drives this run alone; how many
+    others are unfinished and driven by nobody is a warning in the log.
     """
     refuse_while_importing("hf.run")
     try:
@@ -127,5 +131,17 @@ async def _run(
     async with open_engine(db, recover=False) as engine:
         engine.committer.wait_when_full = False
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
-        await started.until_quiet()
+        try:
+            await started.until_quiet()
+        except RunSuspended:
+            await _tell_of_others(engine, started.run_id)
+            raise
+        await _tell_of_others(engine, started.run_id)
         return await started.result()
+
+
+async def _tell_of_others(engine: Engine, run_id: str) -> None:
+    """Runs that a crash left behind are nobody's concern here, and somebody should know."""
+    others = await engine.read(lambda: leftovers.told(engine, run_id))
+    if others:
+        log.warning("%s", others)

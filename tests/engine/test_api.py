@@ -652,7 +652,9 @@ async def test_run_inside_async_code_says_what_to_use_instead(tmp_path: Path) ->
         hf.run(add, a=1, db=url(tmp_path / "one.db"))
 
 
-def test_run_leaves_the_other_unfinished_runs_of_the_store_alone(tmp_path: Path) -> None:
+def test_run_leaves_the_other_unfinished_runs_of_the_store_alone_and_says_how_many_there_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "one.db"
     gates: list[Gate] = []
 
@@ -666,8 +668,22 @@ def test_run_leaves_the_other_unfinished_runs_of_the_store_alone(tmp_path: Path)
             await engine.start(other, run_id="other")
             await until(lambda: gates)
 
-    asyncio.run(leave_one())
+    @hf.workflow
+    async def asks(ctx: hf.Context) -> str:
+        return await ctx.ask("Well?", schema=str)
+
     assert hf.run(add, a=1, db=url(path)) == 3
+    with pytest.raises(hf.RunSuspended):
+        hf.run(asks, db=url(path), run_id="asks")
+    assert hf.run(add, a=1, db=url(path)) == 3
+    assert caplog.messages == []
+    asyncio.run(leave_one())
+    told = "there is 1 other unfinished run that nobody drives: `holdfast resume --all`"
+    assert hf.run(add, a=1, db=url(path)) == 3
+    assert caplog.messages == [told]
+    with pytest.raises(hf.RunSuspended):
+        hf.run(asks, db=url(path), run_id="asks")
+    assert caplog.messages == [told, told]
     assert len(gates) == 1
     states = check_file(path)
     assert states["other"].status == "running"

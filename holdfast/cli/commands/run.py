@@ -9,23 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import detaching, inputs, output, settings
-from holdfast.cli.crowds import UNFINISHED
 from holdfast.cli.driving import drive
 from holdfast.cli.logs import show_logs
 from holdfast.cli.options import Db, GivenInput, GraceSeconds, InputAssignments, Json, LeaseSeconds, Quiet, Target
 from holdfast.cli.reporting import report
 from holdfast.cli.tuning import tune
+from holdfast.engine import leftovers
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
 from holdfast.engine.starting import check_run_id
-from holdfast.engine.waits import resting
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.api import RunRow
 from holdfast.worker.loading import load_target
-
-COUNTED_MAX = 1_000
 
 
 def command(
@@ -126,16 +123,13 @@ class _Order:
         return row if row is not None and row.status in RUN_TERMINAL else None
 
     def _say(self, engine: Engine, run: Run[Any], about: str) -> None:
-        row = engine.store.run(run.run_id)
-        assert row is not None
         output.note(about)
         said = driven_elsewhere(engine, run)
         if said:
             output.note(said)
-        others = left_alone(engine, row.root_no)
+        others = leftovers.told(engine, run.run_id)
         if others:
-            what = "is 1 other unfinished run" if others == 1 else f"are {others:,} other unfinished runs"
-            output.note(f"there {what} that nobody drives: `holdfast resume --all`")
+            output.note(others)
 
 
 def driven_elsewhere(engine: Engine, run: Run[Any]) -> str:
@@ -148,14 +142,6 @@ def driven_elsewhere(engine: Engine, run: Run[Any]) -> str:
             who = f"engine {other.engine} (pid {other.pid} on {output.line(other.host)})"
             return f"run {output.line(run.run_id)} is driven by {who}; following it"
     return ""
-
-
-def left_alone(engine: Engine, root_no: int) -> int:
-    """Unfinished runs that no live engine drives and that wait for nobody, without those of this root."""
-    dead = {row.engine for row in engine.lease.dead_engines(engine.clock.now())}
-    rows = engine.store.runs(status=UNFINISHED, limit=COUNTED_MAX)
-    others = [row for row in rows if row.root_no != root_no and (row.engine is None or row.engine in dead)]
-    return len(others) - len(resting(engine.store, others, engine.clock.now()))
 
 
 def _seconds(text: str) -> float:
