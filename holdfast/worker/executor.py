@@ -341,7 +341,7 @@ class LocalExecutor:
         def done(result: Any, error: BaseException | None) -> None:
             if error is None and (not activation.leaving or activation.stopping):
                 activation.completed(result)
-            elif error is None or isinstance(error, Suspended):
+            elif error is None or (isinstance(error, Suspended) and activation.leaving):
                 activation.left()
             elif isinstance(error, asyncio.CancelledError):
                 activation.interrupted()

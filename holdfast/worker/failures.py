@@ -53,6 +53,8 @@ def _frames(error: BaseException) -> tuple[str, ...]:
 
 
 def _message(error: BaseException) -> str:
+    if isinstance(error, errors.Suspended):  # ours mean that a body is left, and fail nothing
+        return "Suspended: the body raised hf.Suspended itself; to wait there are ctx.sleep, ctx.ask and hf.pend"
     try:
         text = str(error)
         if isinstance(error, BaseExceptionGroup):  # how many there are says nothing

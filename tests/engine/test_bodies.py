@@ -16,7 +16,7 @@ import pytest
 import holdfast as hf
 from holdfast.model.limits import ERROR_BYTES_MAX
 from holdfast.testing import harness
-from tests.engine.kit import attempts, check_file, node_of, types, until, url
+from tests.engine.kit import PATIENCE_SECONDS, attempts, check_file, node_of, types, until, url
 
 
 @pytest.fixture
@@ -738,6 +738,7 @@ ODD_ERRORS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("surrogate", lambda: _raise(ValueError("\ud800")), "ValueError", "ValueError"),
     ("stop", lambda: _raise(StopIteration(1)), "", ""),
     ("empty", lambda: _raise(ValueError()), "ValueError", "ValueError"),
+    ("suspended", lambda: _raise(hf.Suspended()), "Suspended", r"raised hf\.Suspended itself"),
 ]
 
 
@@ -770,7 +771,7 @@ async def test_whatever_a_body_raises_fails_its_node_and_nothing_else(
         bad, ok = await engine.start(odd), await engine.start(good)
         assert await ok.result() == 1
         with pytest.raises(hf.RunFailed, match=text or None) as caught:
-            await bad.result()
+            await bad.result(timeout=PATIENCE_SECONDS)
         error = caught.value.error
         assert error.node == "odd"
         assert not cls or error.kinds[0].endswith(cls)
