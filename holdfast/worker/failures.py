@@ -1,7 +1,7 @@
 """Failures: an exception as the journal keeps it, and back.
 
-Owns: ErrorInfo from an exception (class and bases, message, the user's own frames, never locals, at most 16 KiB), and
-the exception that a remembered failure raises again.
+Owns: ErrorInfo from an exception (class and bases, message, the user's own frames and what it was raised from, never
+locals, at most 16 KiB), and the exception that a remembered failure raises again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from holdfast.worker.loading import user_frames
 from holdfast.worker.processes import BodyFailed
 
 _MESSAGE_BYTES_MAX = ERROR_BYTES_MAX // 2
+_CAUSES_MAX = 5
+"""Who wraps errors in errors more often than that says little more with each; they may also form a circle."""
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -36,14 +38,34 @@ def _described(error: BaseException) -> ErrorInfo:
     if isinstance(error, errors.Fail):
         retryable = error.retryable
     message = _cut(_message(error), _MESSAGE_BYTES_MAX)
-    frames: list[str] = []
-    room = ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024
-    for frame in reversed(_frames(error)):  # the innermost frames say most
-        room -= len(frame.encode(errors="replace"))
+    frames = _frames_and_causes(error, ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024, _CAUSES_MAX)
+    return ErrorInfo(code, message, class_names(type(error)), tuple(frames), retryable)
+
+
+def _frames_and_causes(error: BaseException, room: int, causes: int) -> list[str]:
+    """Where it was raised, then what it was raised from and where that was; not in the message, by which a remembered
+    failure is raised again as it was."""
+    cause = error.__cause__
+    if cause is None or not causes:
+        return _innermost(_frames(error), room)
+    found = _innermost(_frames(error), room // 2)
+    found.append(_cut(f"because of {_message(cause)}", room // 8))
+    return found + _frames_and_causes(cause, room - sum(map(_size, found)), causes - 1)
+
+
+def _innermost(frames: tuple[str, ...], room: int) -> list[str]:
+    """As many as there is room for; the innermost say most."""
+    kept: list[str] = []
+    for frame in reversed(frames):
+        room -= _size(frame)
         if room < 0:
             break
-        frames.insert(0, frame)
-    return ErrorInfo(code, message, class_names(type(error)), tuple(frames), retryable)
+        kept.insert(0, frame)
+    return kept
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
 
 
 def _frames(error: BaseException) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.model.errors import StepFailed
+from holdfast.model.limits import ERROR_BYTES_MAX
 from holdfast.worker.failures import describe, raise_again
 
 
@@ -81,3 +82,44 @@ def test_a_group_says_what_is_in_it() -> None:
         "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): ConnectionError: no route; ValueError: no"
     )
     assert " in fetch: " in info.frames[-1]
+
+
+def _fetch() -> None:
+    raise ConnectionError("no route")
+
+
+def _pay(wrapped: int = 0) -> None:
+    try:
+        _fetch() if not wrapped else _pay(wrapped - 1)
+    except Exception as error:
+        raise LookupError("no price") from error
+
+
+def test_a_failure_says_what_it_was_raised_from_and_is_raised_again_as_it_was() -> None:
+    with pytest.raises(LookupError) as caught:
+        _pay()
+    info = describe(caught.value)
+    assert info.message == "LookupError: no price"
+    said = [frame.rpartition(" in ")[2] if " in _" in frame else frame for frame in info.frames]
+    assert said[-4:] == [
+        '_pay: raise LookupError("no price") from error',
+        "because of ConnectionError: no route",
+        "_pay: _fetch() if not wrapped else _pay(wrapped - 1)",
+        '_fetch: raise ConnectionError("no route")',
+    ]
+    again = raise_again(info, "step pay")
+    assert str(again) == "no price"
+    assert "  because of ConnectionError: no route" in again.__notes__
+
+
+def test_causes_without_an_end_or_of_any_size_are_cut() -> None:
+    circle, other = ValueError("one"), ValueError("other")
+    circle.__cause__, other.__cause__ = other, circle
+    huge = ValueError("x" * 100_000)
+    huge.__cause__ = KeyError("y" * 100_000)
+    with pytest.raises(LookupError) as caught:
+        _pay(wrapped=300)
+    for error in (circle, huge, caught.value):
+        info = describe(error)
+        assert any(frame.startswith("because of ") for frame in info.frames)
+        assert sum(len(part.encode()) for part in (info.message, *info.frames, *info.kinds)) <= ERROR_BYTES_MAX
