@@ -83,6 +83,8 @@ def open_writer(path: Path, vfs: str | None = None, *, create: bool = True) -> a
         _create(path)
     elif not path.exists():
         raise StoreMissing(f"there is no database {path}.")
+    elif path.stat().st_size == 0:  # somebody is making one, or a full disk kept somebody from it
+        raise StoreMissing(f"there is no database in {path} yet: the file is empty.")
     if path.stat().st_size == 0:
         _open_wal(path, vfs).close()  # the schema first, so that the WAL is free to be grown
     _probe(path, vfs)

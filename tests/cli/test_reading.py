@@ -142,6 +142,12 @@ def test_runs_and_databases_that_are_not_there(project: Project) -> None:
     for verb in ("show", "events", "cancel", "resume", "graph"):
         assert project.json(verb, "nobody", exit_code=2)["error"]["code"] == "unknown_run"
     assert not (project.directory / "holdfast.db").exists()
+    (project.directory / "holdfast.db").touch()  # as a full disk may leave it
+    empty = project.cli("list")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "there is no database in" in empty.stderr
+    assert project.json("show", "nobody", exit_code=2)["error"]["code"] == "unknown_run"
+    assert (project.directory / "holdfast.db").stat().st_size == 0
     project.cli("run", "flows.py:named", "--set", "name=x", "--run-id", "abc-1", "-q")
     project.cli("run", "flows.py:named", "--set", "name=x", "--run-id", "abc-2", "-q")
     several = project.json("show", "abc", exit_code=2)

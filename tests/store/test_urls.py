@@ -61,6 +61,13 @@ def test_without_create_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_create_an_empty_file_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "runs.db").touch()
+    with pytest.raises(StoreMissing, match=r"there is no database in .*runs\.db yet: the file is empty"):
+        store_at(str(tmp_path / "runs.db"), create=False).open()
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("runs.db", 0)]
+
+
 def test_without_create_a_schema_that_is_not_there_is_not_made(postgres: PostgresServer) -> None:
     url = postgres.url()
     with pytest.raises(StoreMissing, match="nothing of Holdfast is in the schema"):
