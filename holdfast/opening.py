@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import leftovers
+from holdfast.engine import leftovers, loops
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
 from holdfast.model.errors import RunSuspended, UsageError
@@ -117,7 +117,7 @@ def run(
         pass
     else:
         raise UsageError("hf.run cannot be called from async code; use `async with hf.open(...)` and engine.start(...)")
-    return asyncio.run(_run(workflow, db, run_id, priority, timeout, inputs))
+    return loops.run(_run(workflow, db, run_id, priority, timeout, inputs))
 
 
 async def _run(

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.cli import output, progress
 from holdfast.cli.crowds import Crowd
+from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.engine.run import Run
 from holdfast.model.errors import HoldfastError, RunSuspended
@@ -57,7 +58,7 @@ def drive(
 
     Empty when a signal came before they had begun. `since` is the journal position from which plain lines are told, by
     run number; `begin` may still fill it."""
-    return asyncio.run(_drive(url, begin, json, quiet, {} if since is None else since))
+    return loops.run(_drive(url, begin, json, quiet, {} if since is None else since))
 
 
 async def _drive(

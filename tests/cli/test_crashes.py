@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import PATIENCE_SECONDS, Project, eventually
+from tests.cli.conftest import ENVIRONMENT, PATIENCE_SECONDS, Project, eventually
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -56,6 +57,70 @@ def test_an_orderly_stop_loses_no_attempt(project: Project, how: signal.Signals)
     assert shown["nodes"][0]["attempt"] == 1
     assert shown["recoveries"] == 0
     assert project.marks("adds") == 6
+
+
+DEAF = """
+import asyncio
+
+import holdfast as hf
+
+
+@hf.node
+async def deaf(before: int) -> int:
+    open("began", "w").close()
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:
+            pass
+
+
+@hf.node(timeout=0.05)
+async def slow() -> int:
+    return await deaf.fn(1)
+
+
+@hf.workflow
+def stubborn() -> int:
+    return deaf(1)
+
+
+@hf.workflow
+def limited() -> int:
+    return slow()
+
+
+if __name__ == "__main__":
+    hf.run(limited)
+"""
+
+
+@pytest.mark.parametrize("verb", ["run", "worker"])
+def test_a_body_that_catches_every_cancel_does_not_keep_its_process(project: Project, verb: str) -> None:
+    (project.directory / "deaf.py").write_text(DEAF)
+    if verb == "run":
+        process = project.start("run", "deaf.py:stubborn", "--run-id", "deaf", "--grace-seconds", "0.1")
+    else:
+        project.cli("start", "deaf.py:stubborn", "--run-id", "deaf")
+        process = project.start("worker", "deaf.py", "--drain", "0.1")
+    project.wait_for("began")
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == (130 if verb == "run" else 0)
+    assert "holdfast: stopped; run deaf is running" in err or "has stopped" in err
+    assert "deaf goes on although it was cancelled" in err
+    assert project.json("show", "deaf")["recoveries"] == 0
+
+
+def test_a_body_that_catches_its_timeout_does_not_keep_a_program_that_called_run(project: Project) -> None:
+    (project.directory / "deaf.py").write_text(DEAF)
+    command = [sys.executable, "deaf.py"]
+    environment = ENVIRONMENT | {"HOLDFAST_GRACE_SECONDS": "0.1"}
+    done = subprocess.run(
+        command, cwd=project.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "slow ran longer than its timeout" in done.stderr
 
 
 def test_a_second_ctrl_c_cancels_the_run(project: Project) -> None:

@@ -14,6 +14,7 @@ from holdfast.cli import output, settings
 from holdfast.cli.logs import show_logs
 from holdfast.cli.options import Db, Json, LeaseSeconds
 from holdfast.cli.tuning import tune
+from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.model import handlers
 from holdfast.model.errors import UsageError
@@ -99,7 +100,7 @@ def command(
             raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
         show_logs()
         tune()
-        asyncio.run(_work(url, tuple(queues) if queues else None, json=json))
+        loops.run(_work(url, tuple(queues) if queues else None, json=json))
     return output.OK
 
 
