@@ -434,10 +434,12 @@ class Activation:
             self._grace = self.loop.call_later(grace_seconds, self.give_up)
 
     def give_up(self) -> None:
-        """The body does not stop: go on without it. Its thread, if it has one, is written off."""
+        """The body does not stop: go on without it. Its thread, if it has one, is written off; the journal says so,
+        for whoever asks another process about the run."""
         if not self.reported:
-            if self.thread is not None:
-                self.thread.give_up()
+            lost = self.thread is not None and self.thread.give_up()
+            if lost and self._why is not None:
+                self._why = type(self._why)(f"{self._why.message}; it did not stop, and its thread was given up")
             self.interrupted()
 
     # --- time ----------------------------------------------------------------------------------------------

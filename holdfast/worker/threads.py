@@ -51,12 +51,14 @@ class ThreadJob:
         self.started = False
         """Whether the body began; after `give_up` this does not change any more."""
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         """Stop waiting: `done` will not be called. A queued job never begins; the thread of a started one is written
-        off (another takes its place) until its body returns. A second call does nothing. On the loop's thread only."""
-        if self._wanted:
-            self._wanted = False
-            self._pool._give_up(self)
+        off (another takes its place) until its body returns: True. A second call does nothing. On the loop's thread
+        only."""
+        if not self._wanted:
+            return False
+        self._wanted = False
+        return self._pool._give_up(self)
 
     def give_up_unless_begun(self) -> bool:
         """Give up a job that still queues; False: it has begun, and nothing was done. On the loop's thread only."""
@@ -172,8 +174,10 @@ class ThreadBodies:
             else:
                 self._threads += 1
 
-    def _give_up(self, entry: ThreadJob) -> None:
-        match entry._withdraw():
+    def _give_up(self, entry: ThreadJob) -> bool:
+        """Whether a thread is lost."""
+        was = entry._withdraw()
+        match was:
             case _Stage.QUEUED:
                 self._settle()
             case _Stage.STARTED:
@@ -183,6 +187,7 @@ class ThreadBodies:
                 self._grow()  # what queues behind it must not wait for the lost thread
             case _Stage.ENDED | _Stage.GIVEN_UP:
                 pass  # its result is on the way; _take drops it
+        return was is _Stage.STARTED
 
     def _take(self) -> None:
         """Hand over the results that are here."""

@@ -519,6 +519,10 @@ async def test_a_sync_body_that_ignores_its_timeout_is_given_up_after_the_grace_
     async with hf.open(url(db), grace_seconds=0.05) as engine:
         run = await engine.start(lost)
         assert await run.result() == 2
+        (failed,) = [e for e in await run.events() if e.type == "NodeFailed"]
+        assert failed.data["error"]["message"] == (
+            "deaf ran longer than its timeout of 1 s; it did not stop, and its thread was given up"
+        )
         release.set()
         await until(lambda: calls)
         assert await run.result() == 2

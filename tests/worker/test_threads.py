@@ -178,7 +178,8 @@ async def test_a_given_up_thread_is_replaced_and_its_late_result_dropped() -> No
     waiting, waiting_done = outcome()
     pool.start(lambda: "waiting", waiting_done)
     await stuck.running()
-    job.give_up()
+    assert job.give_up()
+    assert not job.give_up()
     assert pool.given_up == 1
     assert await waiting == ("waiting", None)
     assert pool.free == 1
@@ -194,7 +195,7 @@ async def test_a_result_that_is_on_its_way_when_the_job_is_given_up_is_dropped()
     job = pool.start(lambda: None, never)
     pool.start(ended.set, lambda value, error: None)
     ended.wait()  # the one thread took them in turn, and the loop has not looked yet
-    job.give_up()
+    assert not job.give_up()  # no thread is lost
     assert await run(pool, lambda: "next") == ("next", None)
     assert (pool.given_up, pool.free, job.started) == (0, 1, True)
     await pool.close(10)

@@ -161,8 +161,9 @@ class _Job:
         self.started = False
         self.wanted = True
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         self.wanted = False
+        return False  # there are no threads to be lost
 
 
 class BlockingCalls:
