@@ -40,7 +40,10 @@ class StepRunner:
         self.retry, self.timeout, self.on_crash = NO_RETRY, None, "rerun"
         self.is_node = isinstance(handler, Handler)
         if isinstance(handler, Handler):
-            _refuse_what_no_step_does(fn)
+            if handler.kind == "process":
+                raise UsageError(f"{handler.name} has process=True and cannot be a step: use it as a node of a graph")
+            if fn.options.delay or fn.delay_seconds:
+                raise UsageError(f"{handler.name} has a delay and cannot be a step: `await ctx.sleep(...)` before it")
             self.retry = fn.options.retry or NO_RETRY
             self.timeout, self.on_crash = fn.options.timeout, fn.options.on_crash
             self.fn: Callable[..., Any] = handler.fn
@@ -165,28 +168,6 @@ class StepRunner:
             activation.check()
             await asyncio.sleep(min(left / 1_000_000, 0.25))  # in portions: the body may be left meanwhile
         activation.check()
-
-
-def _refuse_what_no_step_does(node: Any) -> None:
-    """A step has a node's retries, timeout and on_crash. What it would not do is not left out in silence."""
-    options = node.options
-    for given, what, instead in (
-        (options.process, "process=True", "use it as a node of a graph"),
-        (options.delay or node.delay_seconds, "a delay", "`await ctx.sleep(...)` before it"),
-        (
-            options.compensate is not None,
-            "compensate=...",
-            "nobody would undo it. Use it as a node of a graph, or, without compensate, undo it where the body fails",
-        ),
-        (
-            options.concurrency is not None,
-            "concurrency=...",
-            "nobody would count it. Use it as a node of a graph; `ctx.map(..., limit=...)` bounds its own items",
-        ),
-        (options.heartbeat is not None, "a heartbeat", "nobody would listen to it. A timeout bounds each of its tries"),
-    ):
-        if given:
-            raise UsageError(f"{node.name} has {what} and cannot be a step: {instead}")
 
 
 def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
