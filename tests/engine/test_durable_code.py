@@ -863,7 +863,7 @@ async def test_a_workflow_is_no_step_and_the_error_names_the_call(db: Path) -> N
             await (await engine.start(outer)).result(timeout=30)
 
 
-async def test_what_only_graphs_do_with_a_node_keeps_it_from_being_no_step(db: Path) -> None:
+async def test_a_node_with_options_that_only_graphs_know_can_be_a_step(db: Path) -> None:
     """Calling a node in a body names `ctx.step` as what to do instead, whatever options the node has."""
 
     @hf.node
