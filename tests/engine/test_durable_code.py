@@ -801,7 +801,11 @@ async def test_a_failed_step_is_caught_by_its_class_also_when_it_is_remembered(d
         return "paid"
 
     async with hf.open(url(db), idle_seconds=0) as engine:
-        assert await (await engine.start(buying)).result(timeout=30) == "402: no money"
+        clock = hold_time(engine)
+        run = await engine.start(buying)
+        await until(lambda: not engine.actors, "it is let go of while it sleeps")
+        clock.go_on()
+        assert await run.result(timeout=30) == "402: no money"
 
 
 class Tripled:
@@ -845,7 +849,11 @@ async def test_what_a_partial_holds_tells_it_from_another_one(db: Path) -> None:
         return found
 
     async with hf.open(url(db), idle_seconds=0) as engine:
-        assert await (await engine.start(unordered)).result(timeout=30) == {"1": 11, "2": 12}
+        clock = hold_time(engine)
+        run = await engine.start(unordered)
+        await until(lambda: not engine.actors, "it is let go of while it sleeps")
+        clock.go_on()
+        assert await run.result(timeout=30) == {"1": 11, "2": 12}
     assert len(lives) == 2
 
 
