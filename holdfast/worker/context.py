@@ -42,7 +42,7 @@ from holdfast.model.values import decoder, encode
 from holdfast.worker import checkpoints, racing
 from holdfast.worker.activation import Activation
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
-from holdfast.worker.memory import Call, idempotency_key
+from holdfast.worker.memory import Call, Memory, idempotency_key
 from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner, unfolded
 from holdfast.worker.variables import Variables
@@ -462,10 +462,22 @@ class Context(_Base):
             scope = activation.scopes[task] = "" if is_body else activation.memory.strand.next_task()
         return scope + self._scope
 
+    async def _begin_again(self, call: Call) -> None:
+        """A step is tried again. The calls that it made itself are remembered, as they would be after a crash."""
+        activation, a = self._activation, self._activation.attempt
+        memory, task = activation.memory, asyncio.current_task()
+        inner = _inner(call)
+        here = activation.scopes.get(task, "") if task is not None else ""
+        scopes = (memory.full_name(inner), memory.full_name(here + inner))
+        if memory.has_any(scopes):
+            await activation.port.flushed()
+            rows = await activation.port.memory(a.node, a.path, a.memory_seq, ())
+            memory.begin_again(scopes, Memory.read(rows))
+
     def _sub(self, call: Call, attempt: int | None) -> Context:
         """The context of a step that takes one itself. A plain function has no tries of its own: it is told which one
         of whoever calls it this is."""
-        return type(self)(self._activation, f"{call.scope}s{call.position}/", call, attempt or self._step_attempt)
+        return type(self)(self._activation, _inner(call), call, attempt or self._step_attempt)
 
 
 class SyncContext(_Base):
@@ -550,6 +562,11 @@ def _child_result(data: bytes, workflow: str, run_id: str) -> Any:
     except InvalidInput as wrong:
         what = f"the result of {_child_name(workflow, run_id)} is not what that is annotated with"
         raise InvalidInput(f"{what}: {wrong.message}") from None
+
+
+def _inner(call: Call) -> str:
+    """The scope of the calls that a step makes itself."""
+    return f"{call.scope}s{call.position}/"
 
 
 def _child_name(workflow: str, run_id: str) -> str:

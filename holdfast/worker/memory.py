@@ -150,8 +150,7 @@ class Memory:
                     closed.outcome, closed.output, closed.answered = e.outcome, bytes(e.value), self._words
             case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
                 for scope in self._scopes.values():
-                    for memo in [memo for memo in scope.by_position.values() if _has_failed(memo)]:
-                        _forget(scope, memo)
+                    _forget_failed(scope)
 
     def _memo(self, scope_name: str, e: Any) -> Memo:
         scope = self._scope(scope_name)
@@ -184,10 +183,27 @@ class Memory:
         self.checkpoint = value
         self.checkpoints += 1
 
+    def has_any(self, scopes: tuple[str, ...]) -> bool:
+        """Whether a call was made or is remembered in one of these scopes, or inside of it."""
+        return any(name.startswith(scopes) for name in self._scopes)
+
+    def begin_again(self, scopes: tuple[str, ...], fresh: Memory) -> None:
+        """What made calls in these scopes is tried again: it finds what is remembered of them by now, except what has
+        failed, which is tried again as well."""
+        for name in [name for name in self._scopes if name.startswith(scopes)]:
+            del self._scopes[name]
+        for name, scope in fresh._scopes.items():
+            if name.startswith(scopes):
+                _forget_failed(scope)
+                self._scopes[name] = scope
+
+    def full_name(self, scope_name: str) -> str:
+        """A scope, as events name it: older checkpoints had others of the same name."""
+        return f"c{self.checkpoints}/{scope_name}" if self.checkpoints else scope_name
+
     def call(self, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Call:
         """A call takes its position, now."""
-        if self.checkpoints:
-            scope_name = f"c{self.checkpoints}/{scope_name}"
+        scope_name = self.full_name(scope_name)
         scope = self._scope(scope_name)
         position = scope.next_position
         scope.next_position += 1
@@ -304,6 +320,11 @@ def _forget(scope: _Scope, memo: Memo) -> None:
     scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
     if memo.key is not None:
         del scope.by_key[memo.key]
+
+
+def _forget_failed(scope: _Scope) -> None:
+    for memo in [memo for memo in scope.by_position.values() if _has_failed(memo)]:
+        _forget(scope, memo)
 
 
 def _has_failed(memo: Memo) -> bool:

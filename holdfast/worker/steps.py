@@ -79,6 +79,8 @@ class StepRunner:
         if memo is not None and memo.retry_at is not None:
             await self._delay(ctx, memo.retry_at)
         while True:
+            if failures and self.takes_ctx:
+                await ctx._begin_again(call)
             if self.on_crash != "rerun":
                 await self._commit(ctx, ev.StepStarted, call, failures + 1)
             try:

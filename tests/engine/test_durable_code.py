@@ -242,7 +242,61 @@ async def test_a_step_that_is_a_node_is_told_which_try_it_is_also_by_another_eng
         ("item", n) for n in (1, 2, 3)
     ]
     assert len({key for _, _, key in tries}) == 2
-    assert asked == [1, 2, 3]  # a plain function has no tries of its own: those of whoever calls it
+    assert asked == [1]  # a plain function has no tries of its own: that of whoever calls it
+    check_file(db)
+
+
+@pytest.mark.parametrize("persistence", ["aggressive", "lazy"])
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("at", ["body", "task", "item", "checkpoint"])
+async def test_what_a_step_did_in_steps_of_its_own_is_not_done_again_when_it_is_tried_again(
+    db: Path, at: str, is_left: bool, persistence: str
+) -> None:
+    """In the same life of the body as in the next one; what failed in it is tried again."""
+    done, keys = Calls(), Calls()
+    second, began = asyncio.Event(), asyncio.Event()
+
+    async def inner(ctx: hf.Context, what: str) -> str:
+        done.append(what)
+        keys.append(ctx.idempotency_key)
+        return what
+
+    async def weather(tries: int) -> int:
+        done.append(f"weather {tries}")
+        if tries < 3:
+            raise OSError("weather")
+        return tries
+
+    @hf.node(retry=hf.Retry(attempts=5, backoff=0))
+    async def outer(ctx: hf.Context, _: int) -> list[Any]:
+        found = [await ctx.step(inner, "a"), await ctx.step(inner, "a"), *await ctx.map(inner, ["b", "c"])]
+        found += await asyncio.gather(ctx.step(inner, "d"), ctx.step(inner, "e"))
+        await ctx.sleep(0.01)
+        if ctx.attempt == 2 and is_left and not second.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        return [*found, await ctx.step(weather, ctx.attempt)]
+
+    @hf.workflow(name=f"nesting_{at}_{is_left}_{persistence}", persistence=persistence)
+    async def nesting(ctx: hf.Context) -> list[Any]:
+        if at == "item":
+            return (await ctx.map(outer, [1]))[0]
+        if at == "task":
+            return await asyncio.create_task(ctx.step(outer, 1))
+        if at == "checkpoint" and not ctx.checkpointed:
+            await ctx.checkpoint(1)
+        return await ctx.step(outer, 1)
+
+    if is_left:
+        async with hf.open(url(db), grace_seconds=0) as engine:
+            await engine.start(nesting, run_id="r")
+            await until(began.is_set, "the second try began")
+    second.set()
+    async with hf.open(url(db)) as engine:
+        run = engine.get("r") if is_left else await engine.start(nesting)
+        assert await run.result(timeout=30) == ["a", "a", "b", "c", "d", "e", 3]
+    assert sorted(done) == ["a", "a", "b", "c", "d", "e", "weather 1", "weather 2", "weather 3"]
+    assert len(set(keys)) == 6
     check_file(db)
 
 
