@@ -31,8 +31,10 @@ async def migrate(
     there is not made."""
     if known is None:
         known = migrations("postgres")
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    try:
         missing = await inspect(connection, sql, schema, where, known)
+    except StoreError:  # it may be that somebody migrates at this moment
+        missing = await _inspect_alone(connection, sql, schema, where, known)
     if not missing:
         return 0
     if missing == known and not create:
@@ -50,11 +52,20 @@ async def migrate(
     return len(missing)
 
 
+async def _inspect_alone(
+    connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
+) -> tuple[Migration, ...]:
+    """A second look, when whoever migrates has ended."""
+    async with connection.transaction(isolation="read_committed"):
+        await connection.fetch(sql["one_at_a_time"], schema)
+        return await inspect(connection, sql, schema, where, known)
+
+
 async def inspect(
     connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
-    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy. The caller sees to it that
-    nobody migrates between two of its statements: by one snapshot, or as the only one who may."""
+    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy, and StoreError also when
+    somebody has migrated between two of its statements."""
     tables = {name for (name,) in await connection.fetch(sql["tables"], schema)}
     if not tables:
         return known

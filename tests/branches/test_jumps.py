@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from tests.branches import world
 from tests.branches.world import World, add, ended, total
-from tests.engine.kit import hold_time, node_of, types, url
+from tests.engine.kit import check_file, hold_time, node_of, types, url
 
 
 @hf.workflow
@@ -196,3 +196,27 @@ async def test_a_jump_to_a_node_that_was_skipped_runs_it_whatever_its_condition_
         await run.jump(to="b")
         assert await ended(run) == 2
         assert bodies.again() == ["b"]
+
+
+async def test_a_jump_to_a_node_whose_condition_had_failed_leaves_a_journal_that_is_sound(db: Path) -> None:
+    """What failed is tried again beside it; nobody takes the target for one that began too early."""
+
+    @hf.node
+    async def refuses(x: int) -> int:
+        raise hf.Fail("no", retryable=False)
+
+    @hf.workflow(on_failure="continue")
+    def br_unknown(x: int):
+        a = refuses.named("a")(x)
+        with hf.when(a > 100):
+            b = add.named("b")(x)
+        return hf.first(b, None)
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(br_unknown, x=0)
+        with pytest.raises(hf.RunFailed):
+            await ended(run)
+        await run.jump(to="b")
+        with pytest.raises(hf.RunFailed):
+            await ended(run)
+    check_file(db)

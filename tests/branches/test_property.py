@@ -131,7 +131,8 @@ class Tale:
             if not request.live:
                 assert len(engine.store.events(row.run_no)) == before, "a refused request changes nothing"
             return
-        self.passed_over = bool(seen["skipped"]) or (self.passed_over and kind != "fork")
+        was_skipped = kind == "jump" and target in skipped_in(history)  # it is sent there, whatever its condition says
+        self.passed_over = was_skipped or bool(seen["skipped"]) or (self.passed_over and kind != "fork")
         if not request.live:
             await self._end(run)
             again = {instance_text(node, path) for node, path, _, _ in graphs.ran[ran:]}
@@ -155,6 +156,11 @@ class Tale:
                     self.left[branch] = line
         finally:
             store.close()
+
+
+def skipped_in(history: History) -> list[str]:
+    state = history.state(history.row.branch, history.line(history.row.branch))
+    return [instance_text(ns.node, ns.path) for ns in state.changed if ns.status == "skipped"]
 
 
 def meaning(request: Request, history: History) -> tuple[Any, dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.doctor.violations import Repair
 from holdfast.model import events as ev
+from holdfast.model.instances import instance_text
 from holdfast.model.lineage import UNDO
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.references import PENDING, availability, lookup
@@ -241,7 +242,7 @@ def _ready(audit: Audit, entry: ev.Entry) -> None:
     assert entry.node is not None
     assert entry.path is not None
     ns = audit.state.nodes.get((entry.node, entry.path))
-    if ns is None or ns.visit != 1:  # whoever comes back was sent there
+    if ns is None or ns.visit != 1 or _was_jumped_to(audit, entry):  # whoever comes back was sent there
         return
     state, scope, plan = audit.state, ns.scope, ns.plan
     missing = {name for name in plan.waits_for if not _is_settled(lookup(state, scope, name))}
@@ -254,6 +255,16 @@ def _ready(audit: Audit, entry: ev.Entry) -> None:
         early = missing
     if early:
         audit.report("I36", f"{_name(entry)} was begun before {', '.join(sorted(early)[:3])} had settled", entry)
+
+
+def _was_jumped_to(audit: Audit, entry: ev.Entry) -> bool:
+    """Whether somebody sent the run to this instance, which was skipped before: it waits for nothing."""
+    branch = audit.branches.get(entry.branch)
+    if branch is None or branch.reason != "jump":
+        return False
+    assert entry.node is not None
+    assert entry.path is not None
+    return instance_text(entry.node, entry.path) in branch.dropped
 
 
 def _is_settled(ns: NodeState | None) -> bool:
