@@ -214,9 +214,7 @@ async def test_a_jump_to_a_node_whose_condition_had_failed_leaves_a_journal_that
 
     async with hf.open(url(db)) as engine:
         run = await engine.start(br_unknown, x=0)
-        with pytest.raises(hf.RunFailed):
-            await ended(run)
+        await ended(run)
         await run.jump(to="b")
-        with pytest.raises(hf.RunFailed):
-            await ended(run)
+        await ended(run)
     check_file(db)
