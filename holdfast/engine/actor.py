@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 
+WAKING_SECONDS = 10
+"""How late the timer of a run in memory may be because everybody is busy."""
+
+
 class NewRun(msgspec.Struct, gc=False):
     """What is known of a run before its first commit."""
 
@@ -184,6 +188,13 @@ class RunActor(BodyPort):
         if self.awaits_place or self.is_for_others:
             return False
         return self.state.status is not RunStatus.SUSPENDED or bool(self.mailbox)
+
+    def wakes_at(self, now: int) -> bool:
+        """Whether a timer of it fires at this moment, give or take: room is kept for it. One that is due for longer does
+        not wake it, as when it is paused."""
+        if self.awaits_place or self.is_for_others:
+            return False
+        return any(-WAKING_SECONDS * 1_000_000 < due_at - now < 100_000 for due_at in self.state.timers.values())
 
     def runs_here(self) -> bool:
         """Whether the run's code is here, all of it, and its queue is served: else requests are applied, and nothing of

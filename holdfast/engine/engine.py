@@ -450,7 +450,8 @@ class Engine:
             return 0
         if limit is None:
             return sys.maxsize
-        at_work = sum(actor.is_at_work for actor in self.actors.values())
+        now = self.clock.now()
+        at_work = sum(actor.is_at_work or actor.wakes_at(now) for actor in self.actors.values())
         return max(0, limit - at_work - self.recovery.coming)
 
     def has_room_for(self, plan: Plan) -> bool:
