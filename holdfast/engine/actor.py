@@ -190,8 +190,8 @@ class RunActor(BodyPort):
         return self.state.status is not RunStatus.SUSPENDED or bool(self.mailbox)
 
     def wakes_at(self, now: int) -> bool:
-        """Whether a timer of it fires at this moment, give or take: room is kept for it. One that is due for longer does
-        not wake it, as when it is paused."""
+        """Whether a timer of it fires at this moment, give or take: room is kept for it. One that is due for longer
+        does not wake it, as when it is paused."""
         if self.awaits_place or self.is_for_others:
             return False
         return any(-WAKING_SECONDS * 1_000_000 < due_at - now < 100_000 for due_at in self.state.timers.values())
