@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The development commands: `python3 dev.py setup|run|test|lint|bench|soak|lock`.
+"""The development commands: `python3 dev.py setup|run|check|test|lint|bench|soak|lock`.
 
 Owns: the virtual environments, the locked requirements, and the order of the checks.
 Needs: Python 3.11+ with pip and venv, and nothing else (the Makefile only calls this file).
@@ -35,7 +35,18 @@ WINDOWS = os.name == "nt"
 BIN = "Scripts" if WINDOWS else "bin"
 # Not the copy in an environment that is active now: it may be the one to be made anew.
 PYTHON = str(getattr(sys, "_base_executable", sys.executable))
-TYPED = ("holdfast", "tests/typing", "examples", "benchmarks", "dev.py")
+TYPED = (
+    "holdfast",
+    "tests/typing",
+    "tests/store/conformance",
+    "tests/store/oracle",
+    "examples",
+    "benchmarks",
+    "dev.py",
+)
+
+QUICK = ("model", "rules", "authoring", "worker", "store", "doctor", "branches", "test_public_api.py", "test_tidy.py")
+"""What `check` runs of tests/: what needs no other process and no server."""
 
 Command = list[str | Path]
 
@@ -76,6 +87,14 @@ def lint(args: Sequence[str]) -> None:
     stage("deptry: what is imported is declared, what is declared is used", [DEV.tool("deptry"), "--no-ansi", "."])
 
 
+def check(args: Sequence[str]) -> None:
+    """Run the static checks, then the tests that need no other process, no server and no second: for every save."""
+    lint(())
+    announce("pytest: the quick tests")
+    selected: Command = [*(f"tests/{name}" for name in QUICK), "-m", "not slow and not postgres", "-q"]
+    hand_over([DEV.python, "-m", "pytest", *selected, *spread(args), *args])
+
+
 def test(args: Sequence[str]) -> None:
     """Run the static checks, then the tests. Arguments go to pytest and leave the static checks out.
 
@@ -99,12 +118,11 @@ def bench(args: Sequence[str]) -> None:
 
 
 def soak(args: Sequence[str]) -> None:
-    """Run the crash tests, the chaos and the comparison of the stores for long: arguments go to pytest."""
+    """Run what is too long for each commit, and all properties with new random examples: arguments go to pytest."""
     setup()
-    os.environ["HOLDFAST_SOAK"] = "1"
-    os.environ.setdefault("HOLDFAST_EXPLORE", "50")
-    tests = ["tests/crash", "tests/chaos", "tests/store/test_differential.py"]
-    hand_over([DEV.python, "-m", "pytest", *tests, "--timeout=3600", *spread(args), *args])
+    os.environ.setdefault("HOLDFAST_EXPLORE", "10")
+    selected: Command = ["-m", "soak or hypothesis", "--timeout=3600"]
+    hand_over([DEV.python, "-m", "pytest", *selected, *spread(args), *args])
 
 
 def lock(args: Sequence[str]) -> None:
@@ -120,7 +138,7 @@ def lock(args: Sequence[str]) -> None:
             environment.compile(bare.tool("uv"), upgrade="--upgrade" in args)
 
 
-COMMANDS = {command.__name__: command for command in (setup, run, test, lint, bench, soak, lock)}
+COMMANDS = {command.__name__: command for command in (setup, run, check, test, lint, bench, soak, lock)}
 
 
 def main() -> None:

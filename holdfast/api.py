@@ -22,12 +22,13 @@ from holdfast.authoring.tickets import goto, ticket
 from holdfast.authoring.waiting import ask, pend, receive, sleep
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
-from holdfast.engine.waits import Wait
+from holdfast.engine.run_handle import Run
+from holdfast.model.current import Current, current
 from holdfast.model.errors import (
     ChildFailed,
     DeadlinePassed,
     DefinitionError,
+    DuplicateKey,
     Fail,
     HoldfastError,
     InvalidInput,
@@ -52,6 +53,7 @@ from holdfast.model.errors import (
 from holdfast.model.failed import Failed
 from holdfast.model.policies import Retry
 from holdfast.model.questions import Escalate
+from holdfast.model.views import Wait
 from holdfast.opening import open_engine as open
 from holdfast.opening import run
 from holdfast.worker.context import Context, SyncContext
@@ -60,8 +62,10 @@ from holdfast.worker.racing import Won
 __all__ = [
     "ChildFailed",
     "Context",
+    "Current",
     "DeadlinePassed",
     "DefinitionError",
+    "DuplicateKey",
     "Engine",
     "Escalate",
     "Fail",
@@ -95,6 +99,7 @@ __all__ = [
     "any_of",
     "ask",
     "contains",
+    "current",
     "failed",
     "first",
     "goto",

@@ -13,12 +13,16 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import leftovers, loops
+from holdfast.authoring import code
+from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
+from holdfast.inspect import leftovers
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import RunSuspended, UsageError
-from holdfast.store.urls import database_file, store_at
+from holdfast.store.urls import outlives_process, store_at
 from holdfast.worker import handlers as _builtin_handlers
+from holdfast.worker import trust
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.loading import refuse_while_importing
 
@@ -51,6 +55,7 @@ async def open_engine(
     threads: int | None = None,
     processes: int | None = None,
     max_recoveries: int | None = None,
+    allow_network_filesystem: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open a store and drive runs on it until the block is left.
 
@@ -62,7 +67,8 @@ async def open_engine(
     here are driven). With `drive=False` nothing runs here: `start` only writes, and some engine picks the run up. Of a
     database that several engines share it takes runs of these `queues` only (None: of all), and has at most
     `concurrency` of them at work at once. Leaving the block lets bodies end for `drain_seconds` (else `grace_seconds`,
-    which they also have after a cancel or a timeout), then leaves them; no attempt is lost.
+    which they also have after a cancel or a timeout), then leaves them; no attempt is lost. A SQLite file on a network
+    file system is refused, unless `allow_network_filesystem` says that no other process opens it.
     """
     refuse_while_importing("hf.open")
     chosen = url or default_url()
@@ -81,17 +87,50 @@ async def open_engine(
         threads=settings.threads, processes=settings.processes, grace_seconds=settings.grace_seconds
     )
     engine = Engine(
-        store_at(chosen), executor, database=database_file(chosen), settings=settings, queues=queues, drives=drive
+        store_at(chosen, allow_network=allow_network_filesystem),
+        executor,
+        Inspector,
+        settings=settings,
+        queues=queues,
+        drives=drive,
     )
     await engine.open(takes_over=recover)
     try:
-        if recover and drive:
-            await engine.recovery.sweep()
-        else:
-            engine.recovery.roots = set()
-        yield engine
+        async with _left_on_failure(engine):
+            if recover and drive:
+                await engine.claims.sweep()
+            else:
+                engine.claims.only_root_runs = set()
+            yield engine
     finally:
         await engine.close()
+
+
+@asynccontextmanager
+async def _left_on_failure(engine: Engine) -> AsyncIterator[None]:
+    """Cancel the block when the engine's store fails for good, and raise what it failed with: a program that waits for
+    something else would never hear that nothing is driven any more."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled_before, is_inside, is_cancelled = task.cancelling(), True, False
+
+    def leave() -> None:
+        nonlocal is_cancelled
+        is_cancelled = is_inside and task.cancel()
+
+    engine.on_failure = leave
+    try:
+        yield
+        if engine.fatal is not None:
+            raise engine.fatal
+    except asyncio.CancelledError:
+        if is_cancelled and task.cancelling() - 1 <= cancelled_before and engine.fatal is not None:
+            raise engine.fatal from None
+        raise
+    finally:
+        is_inside = False
+        if is_cancelled:
+            task.uncancel()
 
 
 def run(
@@ -130,6 +169,8 @@ async def _run(
 ) -> R:
     async with open_engine(db, recover=False) as engine:
         engine.committer.wait_when_full = False
+        if (file := code.source_file(workflow.fn)) and outlives_process(db or default_url()):
+            trust.remember(engine.store_id, [file])  # the user has run this file on this database
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
         try:
             await started.until_quiet()
@@ -141,7 +182,15 @@ async def _run(
 
 
 async def _tell_of_others(engine: Engine, run_id: str) -> None:
-    """Runs that a crash left behind are nobody's concern here, and somebody should know."""
-    others = await engine.read(lambda: leftovers.told(engine, run_id))
+    """Log how many unfinished runs there are beside this one: `hf.run` does not drive them."""
+    others = await engine.read(undriven_runs, engine, run_id)
     if others:
-        log.warning("%s", others)
+        what = "is 1 other unfinished run" if others == 1 else f"are {others:,} other unfinished runs"
+        log.warning("there %s that no engine drives; `hf.open()` takes over what is unfinished", what)
+
+
+def undriven_runs(engine: Engine, run_id: str) -> int:
+    """How many unfinished runs beside this one, and its children, no engine drives."""
+    now = engine.clock.now()
+    dead = {row.engine for row in engine.lease.dead_engines(now)}
+    return leftovers.undriven_runs(engine.store, dead, run_id, now)

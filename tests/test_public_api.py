@@ -10,8 +10,10 @@ import holdfast as hf
 EXPORTED = [
     "ChildFailed",
     "Context",
+    "Current",
     "DeadlinePassed",
     "DefinitionError",
+    "DuplicateKey",
     "Engine",
     "Escalate",
     "Fail",
@@ -45,6 +47,7 @@ EXPORTED = [
     "any_of",
     "ask",
     "contains",
+    "current",
     "failed",
     "first",
     "goto",
@@ -74,6 +77,7 @@ FUNCTIONS = {
     "any_of": "*options",
     "ask": "question schema about assignee basket deadline default remind escalate after named",
     "contains": "whole part",
+    "current": "",
     "failed": "ref",
     "first": "*options",
     "goto": "node output",
@@ -85,7 +89,7 @@ FUNCTIONS = {
     ),
     "open": (
         "url recover drive queues concurrency lease_seconds grace_seconds drain_seconds idle_seconds threads processes "
-        "max_recoveries"
+        "max_recoveries allow_network_filesystem"
     ),
     "pend": "basket rerun error output ticket",
     "phase": "name after",
@@ -102,7 +106,7 @@ FUNCTIONS = {
     "var": "name",
     "when": "condition",
     "workflow": (
-        "fn/ name persistence history on_failure on_code_change timeout priority concurrency queue variables "
+        "fn/ name persistence on_failure on_code_change timeout priority concurrency queue variables "
         "tickets max_recoveries max_visits"
     ),
 }
@@ -112,7 +116,7 @@ METHODS: dict[str, dict[str, str]] = {
         "start": "workflow/ run_id priority timeout persistence queue **inputs",
         "get": "run_id",
         "list": "status workflow limit",
-        "resume": "run_id wait path vars actor",
+        "resume": "run_id wait path vars accept_change actor",
         "asked": "basket assignee limit",
         "baskets": "",
     },
@@ -127,9 +131,9 @@ METHODS: dict[str, dict[str, str]] = {
         "respond": "wait_id value actor",
         "signal": "name payload id",
         "pause": "reason actor",
-        "resume": "wait path vars actor",
+        "resume": "wait path vars accept_change actor",
         "reassign": "wait_id assignee basket actor",
-        "cancel": "reason actor",
+        "cancel": "reason actor give_up_undo",
         "fork": "at edits as_run branch keys actor",
         "jump": "to edits keys actor",
         "retry": "node edits actor",
@@ -151,6 +155,7 @@ METHODS: dict[str, dict[str, str]] = {
         "random": "",
         "checkpoint": "value",
         "keyed": "key",
+        "patched": "name",
         "progress": "done total message",
         "heartbeat": "",
     },
@@ -177,6 +182,7 @@ ERROR_CODES = {
     "ChildFailed": "child_failed",
     "DeadlinePassed": "deadline_passed",
     "DefinitionError": "invalid_definition",
+    "DuplicateKey": "duplicate_key",
     "Fail": "fail",
     "InvalidInput": "invalid_input",
     "LeaseLost": "lease_lost",
@@ -188,7 +194,6 @@ ERROR_CODES = {
     "RunExists": "run_exists",
     "RunFailed": "run_failed",
     "RunSuspended": "run_suspended",
-    "StepMismatch": "step_mismatch",
     "StoreError": "store_error",
     "TraceError": "trace_error",
     "UnknownRun": "unknown_run",
@@ -261,6 +266,6 @@ def test_errors_keep_their_codes_and_their_one_root() -> None:
     errors = {n: getattr(hf, n) for n in EXPORTED if isinstance(getattr(hf, n), type)}
     errors = {n: kind for n, kind in errors.items() if issubclass(kind, BaseException)}
     leaving = {n for n, kind in errors.items() if not issubclass(kind, hf.HoldfastError)}
-    assert leaving == {"Pended", "Suspended", "TicketRaised"}
+    assert leaving == {"Pended", "StepMismatch", "Suspended", "TicketRaised"}
     assert {n: kind.code for n, kind in errors.items() if n not in {"HoldfastError", *leaving}} == ERROR_CODES
     assert not issubclass(hf.Suspended, Exception), "a body's `except Exception` must not swallow being left"

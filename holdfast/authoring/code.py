@@ -28,7 +28,19 @@ def module_name(fn: Callable[..., Any]) -> str:
     if spec is not None and spec.name:  # python -m package.module
         return str(spec.name).removesuffix(".__main__")
     file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
+    return importable(Path(file).resolve())[1] if file else "__main__"
+
+
+def importable(file: Path) -> tuple[Path, str]:
+    """The directory from which a file is imported, and its name there: `app.orders` for app/orders.py when app is a
+    package, else its stem. A script in a package has the name that everybody else imports it by, so that its handlers
+    are the same for all of them."""
+    parts = [] if file.stem == "__init__" else [file.stem]
+    directory = file.parent
+    while (directory / "__init__.py").is_file() and directory.name.isidentifier():
+        parts.insert(0, directory.name)
+        directory = directory.parent
+    return directory, ".".join(parts) or file.stem
 
 
 def handler_name(fn: Callable[..., Any]) -> str:
@@ -57,7 +69,8 @@ def location(fn: Callable[..., Any]) -> CodeLocation:
     entry = _import_entry(file, module)
     if entry is not None and fn.__module__ != "__main__":
         return CodeLocation(kind="module", file=file, module=module, name=name, sys_path=entry)
-    return CodeLocation(kind="file", file=file, module=module, name=name, sys_path=entry or os.path.dirname(file))
+    root = str(importable(Path(file))[0]) if "." in module else os.path.dirname(file)
+    return CodeLocation(kind="file", file=file, module=module, name=name, sys_path=entry or root)
 
 
 def fingerprint(fn: Callable[..., Any]) -> str:

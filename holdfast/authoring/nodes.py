@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -22,10 +22,13 @@ from holdfast.authoring.refs import refs_in, trace_error
 from holdfast.authoring.signatures import Signature
 from holdfast.model import handlers
 from holdfast.model.activation import BodyContext, bare_context, current_body
-from holdfast.model.errors import InvalidInput, TraceError, UsageError
+from holdfast.model.compensations import compensation_problem, inputs_taken
+from holdfast.model.current import receiving
+from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.expressions import Expr
-from holdfast.model.handlers import Handler
+from holdfast.model.handlers import Handler, Parameter
 from holdfast.model.policies import Retry, delay_seconds, seconds
+from holdfast.model.problems import PRIORITIES, Problem, priority_problem
 from holdfast.model.values import decoder, encode, schema_of
 
 P = ParamSpec("P")
@@ -60,7 +63,8 @@ class Node(Placed, Generic[P, R]):
         self.options = options
         self.name = name or code.handler_name(fn)
         """The handler's name, by which definitions refer to the function."""
-        self._names = names or {}
+        self.names = names or {}
+        """What its annotations may name besides its globals."""
         functools.update_wrapper(self, fn)
         handlers.register(self.name, lambda: self.handler)
 
@@ -69,7 +73,7 @@ class Node(Placed, Generic[P, R]):
         if trace is not None:
             node_id = trace.new_id(self.base_id, self.explicit_id)
             arguments = bound_expressions(trace, self.signature, self.base_id, args, kwargs)
-            options = self.definition_fields()
+            options = self.definition_fields(arguments)
             added: R = trace.add(
                 self.signature.returns, self.after_refs, id=node_id, uses=self.name, args=arguments, **options
             )
@@ -81,7 +85,7 @@ class Node(Placed, Generic[P, R]):
                 f"{self.fn.__name__} was called inside the body of {body}, where nothing would remember it: use "
                 f"ctx.step({names}), or {self.fn.__name__}.fn for the plain function"
             )
-        if self.signature.takes_ctx:
+        if self.signature.takes_ctx or self.signature.takes_current:
             plain: R = self.fn(bare_context(self.fn.__name__), *args, **kwargs)
             return plain
         result: R = self.fn(*args, **kwargs)
@@ -97,7 +101,7 @@ class Node(Placed, Generic[P, R]):
     @functools.cached_property
     def signature(self) -> Signature:
         """What the function takes without ctx, read at first use."""
-        return signatures.read(self.fn, self._names)
+        return signatures.read(self.fn, self.names)
 
     @functools.cached_property
     def handler(self) -> Handler:
@@ -111,7 +115,7 @@ class Node(Placed, Generic[P, R]):
             kind = "async" if inspect.iscoroutinefunction(self.fn) else "sync"
         return Handler(
             name=self.name,
-            fn=self.fn,
+            fn=receiving(self.fn) if signature.takes_current else self.fn,
             kind=kind,
             takes_ctx=signature.takes_ctx,
             params=signature.params,
@@ -120,12 +124,11 @@ class Node(Placed, Generic[P, R]):
             code=code.location(self.fn),
         )
 
-    def definition_fields(self) -> dict[str, Any]:
-        """The options as they stand in a definition."""
+    def definition_fields(self, args: Mapping[str, Expr]) -> dict[str, Any]:
+        """The options as they stand in a definition, of a node that is given these arguments."""
         options = self.options
         undo = options.compensate
-        if undo is not None and undo.signature.first() is None:
-            raise trace_error(f"{undo.name} has no parameter for the output of {self.name} that it is to undo")
+        taken = inputs_taken(undo.signature.params, self.signature.params) if undo else ()
         return {
             "delay": (options.delay if self.delay_seconds is None else self.delay_seconds) or None,
             "retry": options.retry,
@@ -133,7 +136,12 @@ class Node(Placed, Generic[P, R]):
             "heartbeat": options.heartbeat,
             "on_crash": options.on_crash,
             "compensate": undo.name if undo else None,
+            "compensate_inputs": tuple(name for name in taken if name in args),
             "compensate_retry": undo.options.retry if undo else None,
+            "compensate_timeout": undo.options.timeout if undo else None,
+            "compensate_heartbeat": undo.options.heartbeat if undo else None,
+            "compensate_on_crash": undo.options.on_crash if undo else "rerun",
+            "compensate_concurrency": undo.options.concurrency if undo else None,
             "compensate_accepts_none": signatures.accepts_none(undo.signature) if undo else False,
             "compensate_idempotent": undo.options.idempotent if undo else False,
             "concurrency": options.concurrency,
@@ -252,7 +260,8 @@ def node(
     A sync body runs in a thread, `inline=True` right on the event loop (for quick ones), `process=True` in a child
     process (for CPU-bound ones; without ctx). `timeout` and `heartbeat` are seconds, a timedelta or text such as
     "20s"; they and `retry` count for one attempt. `delay` puts the first start off, durably, from when everything the
-    node needs is there. `compensate` is the node that undoes this one and gets its output.
+    node needs is there. `compensate` is the node that undoes this one: its first parameter gets the
+    output, further ones get the inputs of their names.
     `on_crash` says what happens to an attempt that a crash interrupted, `idempotent` that repeating it is harmless.
     `concurrency` bounds the bodies of this function at work at once, over all engines of a database. `name` is the
     handler's name in definitions (default: `module.function`); its last part is the default id of nodes.
@@ -263,6 +272,8 @@ def node(
         raise UsageError(f"compensate={compensate!r} is not a node; decorate it with @hf.node")
     if retry is not None and not isinstance(retry, Retry):
         raise UsageError(f"retry={retry!r} is not an hf.Retry")
+    if (wrong_priority := priority_problem(priority)) is not None:
+        raise UsageError(f"priority={priority!r}: {wrong_priority} ({PRIORITIES})")
     options = NodeOptions(
         delay=delay_seconds(delay, "delay"),
         retry=retry,
@@ -299,7 +310,19 @@ def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) ->
             raise UsageError(f"{what}: process=True is for sync functions without ctx; the child has no journal")
         if code.is_local(fn):
             raise UsageError(f"{what}: process=True needs a function at the top of a module, for the child to import")
+    if options.compensate is not None:
+        _check_compensation(what, options.compensate, signatures.parameters(fn, names))
     return Node(fn, options, name, names)
+
+
+def _check_compensation(what: str, undo: Node[..., Any], undone: tuple[Parameter, ...]) -> None:
+    """A compensation that could not be called is found when it is needed, unless it is refused here."""
+    problem = compensation_problem(signatures.parameters(undo.fn, undo.names), undone)
+    if problem is not None:
+        wrong, hint = problem
+        message = f"{what}: its compensation {undo.fn.__qualname__} cannot be called: {wrong}"
+        found = Problem(code="bad_compensation", field="compensate", message=message, hint=hint)
+        raise DefinitionError(f"{message} ({hint})", (found,))
 
 
 def check_function(fn: Any, what: str) -> None:

@@ -179,7 +179,7 @@ def _trace_body(
         }
         if isinstance(body, Node):
             bound = bound_expressions(trace, signature, base, (value,), shared)
-            options = body.definition_fields()
+            options = body.definition_fields(bound)
             returned = trace.add(signature.returns, id=scope_id, uses=body.name, args=bound, **options)
         elif isinstance(body, Workflow):
             returned = trace.add(signature.returns, id=scope_id, **body.child_fields(trace, (value,), shared))
@@ -204,7 +204,7 @@ def _signature(kind: str, body: Any) -> tuple[Signature, str]:
     if not inspect.isfunction(body) or inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body):
         raise trace_error(f"hf.{kind}: {name} is not a plain function; decorate it with @hf.node")
     signature = signatures.read(body, signatures.enclosing_names(body, sys._getframe(3)))
-    if signature.takes_ctx:
+    if signature.takes_ctx or signature.takes_current:
         raise trace_error(f"hf.{kind}: {name} takes a ctx; decorate it with @hf.node")
     return signature, kind if name == "<lambda>" else name
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.model.activation import BodyContext
+from holdfast.model.current import Current
 from holdfast.model.handlers import Parameter
 
 CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
@@ -36,6 +37,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """A function's parameters without ctx, the defaults of those that have one, and its result."""
 
     takes_ctx: bool
+    takes_current: bool = False
+    """The first parameter is an `hf.Current`; it is not among the parameters, either."""
     params: tuple[Parameter, ...]
     defaults: dict[str, Any]
     returns: Any
@@ -58,39 +61,61 @@ def read(fn: Callable[..., Any], names: Mapping[str, Any]) -> Signature:
     """The signature of a function; `names` are what its annotations may name besides its globals."""
     python = inspect.signature(fn)
     hints = resolve(fn, names)
-    with_ctx = takes_ctx(fn, names)
-    listed = list(python.parameters.values())[1 if with_ctx else 0 :]
-    params = tuple(
-        Parameter(
-            name=p.name,
-            annotation=hints.get(p.name, Any),
-            required=p.default is p.empty and p.kind not in _KIND,
-            variadic=_KIND.get(p.kind, ""),
-            positional_only=p.kind is p.POSITIONAL_ONLY,
-            keyword_only=p.kind is p.KEYWORD_ONLY,
-        )
-        for p in listed
-    )
+    with_ctx, with_current = takes_ctx(fn, names), takes_current(fn, names)
+    listed = list(python.parameters.values())[1 if with_ctx or with_current else 0 :]
     return Signature(
         takes_ctx=with_ctx,
-        params=params,
+        takes_current=with_current,
+        params=tuple(_parameter(p, hints.get(p.name, Any)) for p in listed),
         defaults={p.name: p.default for p in listed if p.default is not p.empty},
         returns=hints.get("return", Any),
         python=python.replace(parameters=listed),
     )
 
 
+def parameters(fn: Callable[..., Any], names: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    """The parameters without ctx and without their types, which may not exist yet when the function is decorated."""
+    is_given = takes_ctx(fn, names) or takes_current(fn, names)
+    listed = list(inspect.signature(fn).parameters.values())[1 if is_given else 0 :]
+    return tuple(_parameter(p, Any) for p in listed)
+
+
+def _parameter(p: inspect.Parameter, annotation: Any) -> Parameter:
+    return Parameter(
+        name=p.name,
+        annotation=annotation,
+        required=p.default is p.empty and p.kind not in _KIND,
+        variadic=_KIND.get(p.kind, ""),
+        positional_only=p.kind is p.POSITIONAL_ONLY,
+        keyword_only=p.kind is p.KEYWORD_ONLY,
+    )
+
+
 def takes_ctx(fn: Callable[..., Any], names: Mapping[str, Any]) -> bool:
     """Whether the first parameter is the context: by its annotation, or by the name `ctx` without one."""
-    first = next(iter(inspect.signature(fn).parameters.values()), None)
-    if first is None or first.kind in _KIND or first.kind is first.KEYWORD_ONLY:
+    first = _first(fn)
+    if first is None:
         return False
     if first.annotation is first.empty:
         return first.name == "ctx"
     found = _resolve_one(fn, first.annotation, names)
     if found is None:  # a name that exists for type checkers only
         return str(first.annotation).rpartition(".")[2] == "Context"
-    return isinstance(found, type) and issubclass(found, BodyContext)
+    return isinstance(found, type) and issubclass(found, BodyContext) and found is not Current
+
+
+def takes_current(fn: Callable[..., Any], names: Mapping[str, Any]) -> bool:
+    """Whether the first parameter is annotated with `hf.Current`."""
+    first = _first(fn)
+    if first is None or first.annotation is first.empty:
+        return False
+    return _resolve_one(fn, first.annotation, names) is Current
+
+
+def _first(fn: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter that the first positional argument goes to."""
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    return None if first is None or first.kind in _KIND or first.kind is first.KEYWORD_ONLY else first
 
 
 def resolve(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 from holdfast.authoring import code, results, signatures, tracing
 from holdfast.authoring.nodes import Ctx, Duration, bound_expressions, check_function
 from holdfast.authoring.placed import Placed
-from holdfast.authoring.refs import Ref, close_matches, trace_error
+from holdfast.authoring.refs import Ref, trace_error
 from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
 from holdfast.model import handlers, validation
 from holdfast.model.activation import current_body
+from holdfast.model.canonical import input_schema
 from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Param, Settings
-from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput, UsageError
+from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow
 from holdfast.model.limits import NODE_VISITS_MAX
 from holdfast.model.policies import seconds
@@ -98,17 +99,6 @@ class Workflow(Placed, Generic[P, R]):
             fingerprint=code.fingerprint(self.fn),
             code=code.location(self.fn),
         )
-
-    def bind(self, **inputs: Any) -> dict[str, Any]:
-        """The inputs of a run, checked by name, with defaults filled in. Raises InvalidInput."""
-        known = [p.name for p in self.signature.params]
-        for name in inputs:
-            if name not in known:
-                raise InvalidInput(f"workflow {self.name!r} has no input {name!r}{close_matches(name, known)}")
-        missing = [p.name for p in self.signature.params if p.required and p.name not in inputs]
-        if missing:
-            raise InvalidInput(f"workflow {self.name!r} needs the input {', '.join(repr(m) for m in missing)}")
-        return {name: inputs[name] if name in inputs else self.signature.defaults[name] for name in known}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = tracing.current()
@@ -197,7 +187,7 @@ class Workflow(Placed, Generic[P, R]):
                 name=p.name,
                 required=p.required,
                 default=None if p.required else _default(self, p.name, p.annotation),
-                schema=schema_of(p.annotation),
+                schema=input_schema(p.annotation, f"workflow {self.name!r}, input {p.name!r}"),
             )
             for p in signature.params
         )
@@ -235,7 +225,7 @@ def _no_ctx(fn: Callable[..., Any]) -> str:
 
 
 def _check_inputs(workflow: Workflow[..., Any]) -> None:
-    if not workflow.is_code and workflow.signature.takes_ctx:
+    if not workflow.is_code and (workflow.signature.takes_ctx or workflow.signature.takes_current):
         raise UsageError(
             f"{workflow.fn.__qualname__} takes a ctx and is a plain 'def': a graph is traced without one; write "
             f"'async def' for durable code"
@@ -314,9 +304,8 @@ def workflow(
     *,
     name: str | None = None,
     persistence: str = "aggressive",
-    history: Literal["full", "audit"] = "full",
     on_failure: str = "fail",
-    on_code_change: Literal["continue", "fail", "branch"] = "continue",
+    on_code_change: Literal["continue", "fail"] = "continue",
     timeout: Duration | None = None,
     priority: int = 0,
     concurrency: int | None = None,
@@ -332,9 +321,8 @@ def workflow(
     *,
     name: str | None = None,
     persistence: str = "aggressive",
-    history: Literal["full", "audit"] = "full",
     on_failure: str = "fail",
-    on_code_change: Literal["continue", "fail", "branch"] = "continue",
+    on_code_change: Literal["continue", "fail"] = "continue",
     timeout: Duration | None = None,
     priority: int = 0,
     concurrency: int | None = None,
@@ -356,7 +344,6 @@ def workflow(
     """
     settings = Settings(
         persistence=persistence,
-        history=history,
         on_failure=on_failure,
         on_code_change=on_code_change,
         timeout=None if timeout is None else seconds(timeout),

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.cli import output
-from holdfast.engine.versions import Versions
 from holdfast.model.errors import HoldfastError
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.store.api import NodeRow, RunRow, Store
+from holdfast.store.contract import Store
+from holdfast.store.records.plans import Plans
+from holdfast.store.row_types import NodeRow, RunRow
 
 
 class Account(msgspec.Struct):
@@ -28,7 +29,7 @@ class Account(msgspec.Struct):
     """Left in order: the same attempt goes on."""
 
 
-def account_of(store: Store, versions: Versions, row: RunRow) -> Account:
+def account_of(store: Store, plans: Plans, row: RunRow) -> Account:
     account = Account()
     if row.status in RUN_TERMINAL:
         return account
@@ -38,7 +39,7 @@ def account_of(store: Store, versions: Versions, row: RunRow) -> Account:
         if node.status == NodeStatus.COMPLETED:
             account.nodes += 1
         elif node.status == NodeStatus.RUNNING and node.scope is None:
-            match _on_crash(versions, row, node):
+            match _on_crash(plans, row, node):
                 case "ask":
                     account.asked = [*account.asked, name]
                 case "fail":
@@ -51,9 +52,9 @@ def account_of(store: Store, versions: Versions, row: RunRow) -> Account:
     return account
 
 
-def _on_crash(versions: Versions, row: RunRow, node: NodeRow) -> str:
+def _on_crash(plans: Plans, row: RunRow, node: NodeRow) -> str:
     try:
-        found = versions.numbered(row.workflow, row.version).scope_of(node.path).nodes.get(node.node)
+        found = plans.numbered(row.workflow, row.version).scope_of(node.path).nodes.get(node.node)
     except HoldfastError:  # its definition is damaged; whoever drives the run says so
         found = None
     return "rerun" if found is None else found.definition.on_crash  # a compensation is repeated

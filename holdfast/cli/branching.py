@@ -20,11 +20,11 @@ from holdfast.cli.logs import show_logs
 from holdfast.cli.recorded import load, locations
 from holdfast.cli.tuning import tune
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
 from holdfast.model.errors import UsageError
 from holdfast.opening import open_engine
 from holdfast.rules.branches import Asked
-from holdfast.store.api import RunRow
+from holdfast.store.row_types import RunRow
 
 ACTOR = "command line"
 LISTED_MAX = 20
@@ -88,11 +88,11 @@ def carry_out(
     wish.asked()  # what was typed makes sense before anything is loaded
     with databases.reading(db) as store:
         row = databases.find(store, wish.run)
-        where = {row.run_no: locations(store, row)}
+        where, store_id = {row.run_no: locations(store, row)}, store.store_id()
     with output.only_json(json):
         needed = not (dry_run or no_run)
         if needed or edits:
-            _, missing = load([row], where, code, url)
+            _, missing = load([row], where, code, store_id)
             if missing and (needed or edits.keys() & {"input", "vars"}):
                 raise missing[0]
         _keep_text(wish, row, edits)

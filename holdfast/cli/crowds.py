@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from holdfast.cli.picture import Line
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.store.api import RunRow, Store
+from holdfast.store.contract import Store
+from holdfast.store.row_types import RunRow
 
 UNFINISHED = tuple(status.value for status in RunStatus if status not in RUN_TERMINAL)
 SHOWN_MAX = 20

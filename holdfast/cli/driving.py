@@ -22,12 +22,12 @@ from holdfast.cli import output, progress
 from holdfast.cli.crowds import Crowd
 from holdfast.engine import loops
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
 from holdfast.model.errors import HoldfastError, RunSuspended
 from holdfast.model.ids import unique
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.opening import open_engine
-from holdfast.store.api import MessageRow
+from holdfast.store.row_types import MessageRow, RunRow
 
 EXITS = {
     RunStatus.COMPLETED: output.OK,
@@ -123,12 +123,14 @@ async def _until_quiet(
     shown = None if view is None else asyncio.ensure_future(progress.show(view, moved))
     looking = asyncio.ensure_future(_take_over_when_left(engine, numbers))
     stopped = asyncio.ensure_future(stop.asked.wait())
-    resting = asyncio.ensure_future(_ending(runs[0]) if len(runs) == 1 else _none_moves(engine, runs, numbers))
+    resting = asyncio.ensure_future(
+        _ending(runs[0], runs[0].until_quiet()) if len(runs) == 1 else _none_moves(engine, runs, numbers)
+    )
     try:
         await asyncio.wait([resting, stopped], return_when=asyncio.FIRST_COMPLETED)
         if resting.done() and (found := resting.result()) is not None:
             return [found]
-        return [await _now(engine, run) for run in runs]
+        return [await _now(run) for run in runs]
     finally:
         tasks: list[asyncio.Future[Any]] = [looking, stopped, resting, *([shown] if shown else [])]
         for task in tasks:
@@ -156,32 +158,28 @@ async def _none_moves(engine: Engine, runs: Sequence[Run[Any]], numbers: Sequenc
     crowd = Crowd(engine.store, numbers)
     by_number = dict(zip(numbers, runs, strict=True))
     while True:
-        engine.check()
+        engine.runtime.check()
         began = time.monotonic()
         crowd.look()
         moving = [n for n, row in crowd.live.items() if row is not None and row.status != RunStatus.SUSPENDED]
         if not moving:
             waiting = [by_number[number] for number in crowd.live]
-            if all([(await _now(engine, run)).exit_code == output.SUSPENDED for run in waiting]):
+            if all([(await _now(run)).exit_code == output.SUSPENDED for run in waiting]):
                 return
         await asyncio.sleep(max(LOOK_MANY_SECONDS, 10 * (time.monotonic() - began)))
 
 
-async def _now(engine: Engine, run: Run[Any]) -> Ending:
+async def _now(run: Run[Any]) -> Ending:
     """How a run stands at this moment; INTERRUPTED: it could go on."""
-    try:
-        async with asyncio.timeout(0):
-            return await _ending(run)
-    except TimeoutError:
-        return Ending(run.run_id, output.INTERRUPTED)
+    return await _ending(run, run.if_quiet())
 
 
-async def _ending(run: Run[Any]) -> Ending:
+async def _ending(run: Run[Any], quiet: Awaitable[RunRow | None]) -> Ending:
     try:
-        row = await run.until_quiet()
+        row = await quiet
     except RunSuspended:
         return Ending(run.run_id, output.SUSPENDED)
-    return Ending(run.run_id, EXITS[RunStatus(row.status)])
+    return Ending(run.run_id, output.INTERRUPTED if row is None else EXITS[RunStatus(row.status)])
 
 
 async def _take_over_when_left(engine: Engine, numbers: Sequence[int]) -> None:
@@ -189,7 +187,7 @@ async def _take_over_when_left(engine: Engine, numbers: Sequence[int]) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if any(number not in engine.actors for number in numbers):
-            await engine.recovery.sweep()
+            await engine.claims.sweep()
 
 
 async def _cancelled(url: str, runs: Sequence[Run[Any]]) -> list[Ending]:

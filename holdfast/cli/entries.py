@@ -6,14 +6,15 @@ Never: checks an entry against its schema, asks or shows anything (see forms).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.cli.output import cut, json_text, line
-from holdfast.model.answers import resolved
 from holdfast.model.errors import InvalidInput
-from holdfast.model.values import plain
+from holdfast.model.schemas import resolved
+from holdfast.model.values import DuplicateKey, plain, unique_keys
 
 NOTHING: Final[Any] = object()
 """Left out; null is a value."""
@@ -151,14 +152,18 @@ def _read_text(text: str) -> list[Any]:
 
 def _read_json(text: str) -> list[Any]:
     try:
-        return [plain(text)]
+        value = plain(text)
     except InvalidInput as e:
         raise ValueError(e.message) from None
+    json.loads(text, object_pairs_hook=unique_keys)
+    return [value]
 
 
 def _read_either(text: str) -> list[Any]:
     try:
         return [*_read_json(text), text]
+    except DuplicateKey:
+        raise
     except ValueError:
         return _read_text(text)
 

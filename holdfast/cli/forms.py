@@ -14,8 +14,9 @@ from typing import Any
 
 from holdfast.cli.entries import ALTERNATIVES, FIXED, JSON, NOTHING, SHOWN_WIDTH, Entry, entry_for, read_yes_no, shown
 from holdfast.cli.output import clean, line, paint
-from holdfast.model.answers import Path, Problem, located, problems, resolved, schema_problem, where
+from holdfast.model.answers import Path, Problem, located, problems, schema_problem, where
 from holdfast.model.errors import HoldfastError, UsageError
+from holdfast.model.schemas import resolved
 from holdfast.model.values import encode
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.model.answers import resolved
 from holdfast.model.definition import Param
 from holdfast.model.errors import UsageError
+from holdfast.model.schemas import resolved
+from holdfast.model.values import DuplicateKey, unique_keys
 
 RESERVED = frozenset({"run_id", "priority", "timeout", "persistence"})
 """Names that `engine.start` keeps for itself."""
@@ -77,11 +78,13 @@ def _only_text(schema: Any) -> bool:
 def value_of(text: str, what: str) -> Any:
     """A JSON value. Raises UsageError that shows where it is wrong."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=unique_keys)
     except json.JSONDecodeError as error:
         near = text[max(0, error.pos - 10) : error.pos + 20]
         place = f"line {error.lineno}, column {error.colno}"
         raise UsageError(f"{what} is not JSON: {error.msg} at {place}, near {near!r}") from None
+    except DuplicateKey as error:
+        raise UsageError(f"{what}: {error}; keep one of them") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{what} is not JSON: {error}") from None
 
@@ -93,7 +96,9 @@ def put(inputs: dict[str, Any], assignment: str) -> None:
     if not equals or not all(parts):
         raise UsageError(f"--set {assignment!r}: write key=value, or outer.inner=value")
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=unique_keys)
+    except DuplicateKey as error:
+        raise UsageError(f"--set {assignment!r}: {error}; keep one of them") from None
     except (ValueError, RecursionError):
         value = text
     target = inputs

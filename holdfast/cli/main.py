@@ -46,7 +46,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recover": ("holdfast.cli.commands.recover", "Repair a run whose rows and journal do not agree."),
     "why": ("holdfast.cli.commands.why", "Say what a run waits for and what will wake it."),
     "doctor": ("holdfast.cli.commands.doctor", "Check a database, and repair it."),
-    "db": ("holdfast.cli.commands.db", "Copy everything into another database."),
+    "db": ("holdfast.cli.commands.db", "Back up, restore, activate or copy a whole database."),
+    "trust": ("holdfast.cli.commands.trust", "Say which files a database may have imported."),
     "graph": ("holdfast.cli.commands.graph", "Draw a workflow, or a run with its statuses."),
     "validate": ("holdfast.cli.commands.validate", "Check definitions and name every problem."),
     "crashtest": ("holdfast.testing.crashtest", "Run a workflow under every crash."),
@@ -180,6 +181,8 @@ def exit_code(error: Exception) -> int:
             return output.SUSPENDED
         case errors.RunCancelled():
             return output.CANCELLED
+        case errors.ServerReadOnly():  # during a failover, say: whoever restarts it should
+            return output.FAILED
         case (
             errors.UsageError()
             | errors.InvalidInput()
@@ -192,6 +195,7 @@ def exit_code(error: Exception) -> int:
             | errors.NotOurStore()
             | errors.NewerStore()
             | errors.UnfinishedCopy()
+            | errors.UnsafeFilesystem()
             | errors.StoreMissing()
             | errors.StoreReadOnly()
         ):

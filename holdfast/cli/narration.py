@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.cli import output
-from holdfast.cli.picture import ENDED, SECOND, Picture
+from holdfast.cli.picture import ENDED, Picture
 from holdfast.model.instances import instance_text
-from holdfast.store.api import EventRow, NodeRow, RunRow
+from holdfast.model.limits import SECOND
+from holdfast.store.row_types import EventRow, NodeRow, RunRow
 
 BURST = 60
 """More lines than this at once become a sentence: nobody reads them."""

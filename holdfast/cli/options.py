@@ -27,7 +27,10 @@ InputAssignments = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="One input; the value is JSON or text.", show_default=False),
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.", show_default=False)]
+RunIdPrefix = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)
+]
 Branch = Annotated[
     int | None, typer.Option("--branch", help="As this branch tells it, perhaps an old one; else the current one.")
 ]

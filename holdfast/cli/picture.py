@@ -14,9 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.cli import output, waiting
-from holdfast.engine.waits import Wait, wait_view
+from holdfast.inspect.wait_views import hold_of, wait_view
+from holdfast.model.compensations import is_undo
 from holdfast.model.definition import Definition, NodeDef
-from holdfast.store.api import EventRow, NodeRow, RunRow, WaitRow
+from holdfast.model.limits import SECOND
+from holdfast.model.views import Wait
+from holdfast.store.row_types import EventRow, NodeRow, RunRow, WaitRow
 
 WIDE = 5
 """From this many calls of one handler on they are one line."""
@@ -24,7 +27,6 @@ WIDE = 5
 STEPS_SHOWN = 8
 """Names of steps listed below a body."""
 
-SECOND = 1_000_000
 TALLIED = ("NodeFailed", "StepCompleted", "StepFailed")
 """The events that a picture counts."""
 
@@ -198,8 +200,9 @@ class _Drawing:
         ended = sum(1 for n in top if self._sum(((), n.id)).status in ENDED)
         row = self.row
         detail = f"run {row.run_id}"
-        if row.hold is not None:
-            detail += f"  on hold: {row.hold}"
+        hold = hold_of(row)
+        if hold is not None:
+            detail += f"  on hold: {hold}"
         if self.pauses:
             detail += f"  {waiting.together(self.pauses, self.now)}"
         seconds = (self.now - (row.started_at or row.created_at)) / SECOND
@@ -212,7 +215,7 @@ class _Drawing:
         undone = [
             Line(1, node, found.status, self._attempts(found), seconds=self._seconds(found))
             for (_, node), found in self.sums.items()
-            if node.endswith("~undo")
+            if is_undo(node)
         ]
         return self._nodes() + undone
 

@@ -18,10 +18,11 @@ from holdfast.cli import output
 from holdfast.cli.crowds import SHOWN_MAX, Crowd
 from holdfast.cli.narration import TOLD, Narrator
 from holdfast.cli.picture import TALLIED, Line, Picture, Progress, bar, fit
-from holdfast.engine import reads
-from holdfast.engine.clock import clock_of
 from holdfast.model import definition as definitions
-from holdfast.store.api import EventRow, RunRow, Store
+from holdfast.store.clocks import clock_of
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import of_current_branch
+from holdfast.store.row_types import EventRow, RunRow
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -78,7 +79,7 @@ class _Watched:
         self.row = _row(self.store, self.run_no)
         while self.seen < self.row.last_seq:
             page = self.store.events(self.run_no, self.seen, PAGE, types=TALLIED)
-            self.picture.see(reads.of_current_branch(self.row, page))
+            self.picture.see(of_current_branch(self.row, page))
             self.seen = _end_of(page, self.row)
         nodes = self.store.open_nodes([self.run_no])
         waits = self.store.open_waits([self.run_no])

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.cli.crowds import UNFINISHED
-from holdfast.engine.reads import creation_of
 from holdfast.model.errors import CorruptJournal, HoldfastError, MissingCode
 from holdfast.model.handlers import CodeLocation
-from holdfast.store.api import RunRow, Store
-from holdfast.store.urls import database_file
-from holdfast.worker.loading import load_given, load_recorded
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import creation_of
+from holdfast.store.row_types import RunRow
+from holdfast.worker.loading import load_given
+from holdfast.worker.trust import load_recorded
 
 Places = list[CodeLocation] | CorruptJournal
 """Where the code of a run was, or why nobody knows that any more."""
@@ -36,13 +37,11 @@ def locations(store: Store, row: RunRow) -> Places:
 
 
 def load(
-    rows: Sequence[RunRow], locations: dict[int, Places], code: str | None, url: str
+    rows: Sequence[RunRow], locations: dict[int, Places], code: str | None, store_id: str
 ) -> tuple[list[RunRow], list[HoldfastError]]:
     """Import what the runs need; the runs whose code is there, and why the others' is not."""
     if code is not None:
         load_given(code, [place for found in locations.values() if isinstance(found, list) for place in found])
-    path = database_file(url)
-    database = None if path is None else str(path)
     loaded: list[RunRow] = []
     missing: list[HoldfastError] = []
     tried: dict[CodeLocation, HoldfastError | None] = {}
@@ -54,7 +53,7 @@ def load(
         problem: HoldfastError | None = None
         for location in places:
             if location not in tried:
-                tried[location] = _try(location, database)
+                tried[location] = _try(location, store_id)
             problem = problem or tried[location]
         if problem is None:
             loaded.append(row)
@@ -63,9 +62,9 @@ def load(
     return loaded, missing
 
 
-def _try(location: CodeLocation, database: str | None) -> HoldfastError | None:
+def _try(location: CodeLocation, store_id: str) -> HoldfastError | None:
     try:
-        load_recorded(location, database)
+        load_recorded(location, store_id)
     except HoldfastError as error:
         return error
     return None

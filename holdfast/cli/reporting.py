@@ -6,18 +6,19 @@ Owns: the lines (or the JSON) about a run's end, its failure, its waits, and the
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from holdfast.cli import output, settings, waiting
 from holdfast.cli.crowds import SHOWN_MAX
 from holdfast.cli.databases import reading
 from holdfast.cli.driving import Ending
-from holdfast.engine import reads
-from holdfast.engine.waits import only_outside_moves, waits_of
-from holdfast.engine.why import why
+from holdfast.inspect import run_views
+from holdfast.inspect.wait_views import only_outside_moves, waits_of
+from holdfast.inspect.why import why
 from holdfast.model import events as ev
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import RunRow, Store
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import find_run, result_of, terminal_event
+from holdfast.store.row_types import RunRow
 from holdfast.store.urls import shown
 
 RESULT_CHARS_MAX = 20_000
@@ -29,9 +30,9 @@ def report(url: str, endings: list[Ending], *, json: bool) -> int:
     if not endings:
         return output.complain("interrupted", "stopped before anything began; nothing is lost", output.INTERRUPTED)
     with reading(url) as store:
-        rows = [reads.find_run(store, ending.run_id) for ending in endings]
+        rows = [find_run(store, ending.run_id) for ending in endings]
         if json:
-            shown = [reads.run_json(store, row) for row in rows]
+            shown = [run_views.run_json(store, row) for row in rows]
             if len(shown) == 1:
                 output.document(shown[0])
             else:
@@ -54,13 +55,13 @@ def _tell(store: Store, row: RunRow, ending: Ending, url: str, *, json: bool) ->
     match ending.exit_code:
         case output.OK:
             if not json:
-                output.write(result_text(reads.terminal_event(store, row)))
+                output.write(result_text(result_of(store, row, terminal_event(store, row))))
         case output.FAILED:
-            for text in failure_lines(reads.terminal_event(store, row), run_id):
+            for text in failure_lines(terminal_event(store, row), run_id):
                 output.note(text)
             output.note(f"`{command('show', row.run_id, url)}` shows more")
         case output.CANCELLED:
-            terminal = reads.terminal_event(store, row)
+            terminal = terminal_event(store, row)
             reason = f": {output.line(terminal.reason)}" if terminal.reason else ""
             output.note(f"holdfast: run {run_id} was cancelled{reason}")
             for text in other_lines(terminal):
@@ -105,11 +106,11 @@ def database_option(url: str) -> list[str]:
     return ["--db", shown(url)]
 
 
-def result_text(terminal: Any) -> str:
+def result_text(result: bytes) -> str:
     """A run's result as people read it."""
     import msgspec
 
-    text = output.json_text(msgspec.json.decode(terminal.result))
+    text = output.json_text(msgspec.json.decode(result))
     if output.colours() and len(text) > RESULT_CHARS_MAX:
         return text[:RESULT_CHARS_MAX] + f"\n… ({len(text):,} characters; --json prints all)"
     return text

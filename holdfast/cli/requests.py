@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from holdfast.cli import databases, output, reporting
-from holdfast.engine import reads
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
+from holdfast.inspect import run_views
 from holdfast.opening import open_engine
 
 T = TypeVar("T")
@@ -23,9 +23,7 @@ T = TypeVar("T")
 Actor = Annotated[
     str | None, typer.Option("--actor", metavar="NAME", help="Who does it, for the journal; else your user name.")
 ]
-WaitId = Annotated[
-    str, typer.Argument(metavar="WAIT", help="The id of a wait, or the beginning of one.", show_default=False)
-]
+WaitId = Annotated[str, typer.Argument(metavar="WAIT", help="The id of a wait.", show_default=False)]
 OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of which run, should two have the same wait.")]
 
 
@@ -54,7 +52,7 @@ def tell(url: str, run_id: str, done: str, *, json: bool) -> None:
     with databases.reading(url) as store:
         row = databases.find(store, run_id)
         if json:
-            output.document(reads.run_json(store, row))
+            output.document(run_views.run_json(store, row))
             return
         output.write(output.line(done))
         for text in reporting.standing(store, row, url):

@@ -33,10 +33,16 @@ NUMBERS = (
 )
 """What an engine can be told; each is also a variable `HOLDFAST_<NAME>`."""
 
+ALLOW_NETWORK = "allow_network_filesystem"
+"""The one setting that is neither a number nor a text."""
+
 
 def database_url(flag: str | None = None) -> str:
     """The address of the database, by flag, variable, project file or default. It may hold a password: what
-    is printed is `holdfast.store.urls.shown` of it. Raises UsageError for a setting that cannot be read."""
+    is printed is `holdfast.store.urls.shown` of it. Raises UsageError for a setting that cannot be read. What the file
+    says of network file systems is made known to this process with it."""
+    if project().get(ALLOW_NETWORK):
+        os.environ.setdefault(f"HOLDFAST_{ALLOW_NETWORK.upper()}", "1")
     return str(flag or _variable("DATABASE_URL") or project().get("database_url") or DEFAULT_URL)
 
 
@@ -83,9 +89,11 @@ def _problem(name: str, value: Any) -> str:
         return "" if is_code else 'code must be a list of files or modules, such as ["shop.py"]'
     if name == "database_url":
         return "" if isinstance(value, str) and value else "database_url must be text"
+    if name == ALLOW_NETWORK:
+        return "" if isinstance(value, bool) else f"{name} must be true or false"
     if name in NUMBERS:
         return "" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} must be a number"
-    return f"unknown setting {name!r}; known are database_url, code, {', '.join(NUMBERS)}"
+    return f"unknown setting {name!r}; known are database_url, code, {ALLOW_NETWORK}, {', '.join(NUMBERS)}"
 
 
 def _variable(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """Waiting: what a run waits for, in a few words and as lines, with the command that ends it.
 
-Pure: waits and the time in, text out. `holdfast why` (engine/why.py) says the same in whole sentences.
+Pure: waits and the time in, text out. `holdfast why` (inspect/why.py) says the same in whole sentences.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Sequence
 
 from holdfast.cli import output
-from holdfast.engine.times import iso
-from holdfast.engine.waits import Wait, command_for
 from holdfast.model.instances import instance_text
+from holdfast.model.limits import SECOND
+from holdfast.model.time_text import iso
+from holdfast.model.views import Wait
+from holdfast.model.wait_words import ended_by
 
-SECOND = 1_000_000
 LISTED_MAX = 10
 """Waits that are listed with their commands; `holdfast show` has all of them."""
 
@@ -62,7 +63,7 @@ def lines(waits: Sequence[Wait], now: int, run_id: str, options: Sequence[str]) 
 
 def commands(waits: Sequence[Wait], options: Sequence[str], *, alone: bool = False) -> list[str]:
     """What can be typed to end some waits."""
-    typed = [command_for(wait, alone=alone) for wait in _first(waits)]
+    typed = [ended_by(wait, alone=alone) for wait in _first(waits)]
     return [output.line(shlex.join(("holdfast", *parts, *options))) for parts in typed if parts]
 
 

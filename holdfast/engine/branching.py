@@ -16,28 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine import redelivery, rows
-from holdfast.engine.catalogue import not_needed
+from holdfast.engine import redelivery
+from holdfast.engine.catalogue import DRIVEN, Recovered
 from holdfast.engine.edits import prepare
-from holdfast.engine.history import History
 from holdfast.engine.inbox import message_rows
-from holdfast.engine.reads import find_run
-from holdfast.engine.starting import check_run_id
-from holdfast.engine.values import held_value
+from holdfast.engine.orders import check_run_id
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.errors import HoldfastError, LeaseLost, Refused, RunExists, StoreError
+from holdfast.model.errors import CorruptJournal, HoldfastError, LeaseLost, NewerFormat, Refused, RunExists, StoreError
 from holdfast.model.ids import derived
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.state import RunState
-from holdfast.rules import branches, cutting
+from holdfast.rules import branches, cutting, previews
 from holdfast.rules.branches import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
-from holdfast.store.api import BranchRow, Commit, Landed, MessageOutcome, MessageRow, RunChange, RunRow
+from holdfast.store.records import state_rows
+from holdfast.store.records.history import History
+from holdfast.store.records.run_records import find_run
+from holdfast.store.records.stored_values import held_value
+from holdfast.store.row_types import BranchRow, Commit, CommitResult, MessageOutcome, MessageRow, RunChange, RunRow
 
 if TYPE_CHECKING:
-    from holdfast.engine.actor import RunActor
     from holdfast.engine.engine import Engine
+    from holdfast.engine.run.actor import RunActor
 
 _asked = msgspec.json.Decoder(Asked).decode
 _encode = msgspec.json.Encoder().encode
@@ -79,26 +80,29 @@ class Branching:
         message_id = derived("m_", row.run_id, row.last_seq, kind, _encode(asked).decode())
         outcome = await self._engine.inbox.request(row.run_no, kind, asked, message_id=message_id)
         if drive:
-            await self._engine.recovery.go_on_with(row)
+            await self._engine.claims.drive(row)
         return int(outcome["branch"])
 
     async def preview(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Preview:
         """What a request would reuse and run again; nothing is changed. Raises Refused when it would be refused."""
         plan = await self._think_over(run_id, kind, asked, edits)
         version = plan.history.plan(plan.branch.version)
-        return cutting.preview(plan.opening, plan.branch, plan.asked.edits, plan.line, plan.head, version)
+        begun = self._draft(plan, kind).state
+        return previews.preview(plan.opening, plan.branch, plan.asked.edits, plan.line, plan.head, begun, version)
 
-    async def _think_over(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
+    async def _think_over(
+        self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, as_run: bool = False
+    ) -> Plan:
         run_no = (await self._engine.read(find_run, self._engine.store, run_id)).run_no
         actor = self._engine.actors.get(run_no)
         if actor is not None:
             await actor.flushed()
         row = await self._engine.read(self._engine.store.run_by_no, run_no)
         assert row is not None
-        return await asyncio.to_thread(self._think, row, kind, asked, edits)
+        return await asyncio.to_thread(self._think, row, kind, asked, edits, as_run)
 
-    def _think(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Plan:
-        history = History(self._engine.store, self._engine.versions, row)
+    def _think(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None, as_run: bool) -> Plan:
+        history = self._history(row, asked, as_run)
         head = history.state(row.branch if asked.branch is None else asked.branch)
         asked.edits = prepare(edits, history, head)
         try:
@@ -108,6 +112,19 @@ class Branching:
             raise Refused(f"run {row.run_id}: {refusal.why}") from None
         return plan
 
+    def _history(self, row: RunRow, asked: Asked, as_run: bool) -> History:
+        """The journal of a run, read whole. Of a damaged one, a run that is forked off at an earlier event (`as_run`)
+        needs only what is before."""
+        store, versions = self._engine.store, self._engine.versions
+        try:
+            return History(store, versions, row)
+        except NewerFormat:
+            raise
+        except CorruptJournal:
+            if not (as_run and isinstance(asked.target, int)):
+                raise
+            return History(store, versions, row, until=asked.target)
+
     # --- carrying out --------------------------------------------------------------------------------------
 
     async def apply_to(self, actor: RunActor, message: MessageRow) -> None:
@@ -116,36 +133,41 @@ class Branching:
         await actor.pause()
         try:
             row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
-            if actor.gone or row is None:
+            if actor.is_detached or row is None:
                 self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
                 return
             if message.kind == "recover":
-                mine = f"engine {self._engine.lease.engine} drives it, and is alive"
-                found: Commit | Refusal = Refusal("owned", mine)
+                mine = f"engine {self._engine.lease.engine} drives it, and has found its rows and its journal in order"
+                found: Commit | Refusal = Refusal(DRIVEN, mine)
             else:
                 found = await asyncio.to_thread(self._carry_out, row, message)
         except StoreError:  # the run goes on, and the next look brings the request again
             actor.delivered.discard(message.message_id)
-            actor.go_on()
+            actor.unpause()
             raise
         if isinstance(found, Refusal):
-            actor.go_on()
-            actor.tell(cmd.Message(message.message_id, message.kind, message.payload, (found.code, found.why)))
-        elif not actor.gone:
-            actor.leave(LeaseLost(f"run {row.run_id} goes on from elsewhere"))
+            actor.unpause()
+            actor.submit(cmd.Message(message.message_id, message.kind, message.payload, (found.code, found.why)))
+        elif not actor.is_detached:
+            actor.detach(LeaseLost(f"run {row.run_id} goes on from elsewhere"))
             await self.land(found)
-            await self._engine.recovery.claim([row.run_no])
+            await self._engine.claims.claim([row.run_no])
 
     async def apply(self, row: RunRow, message: MessageRow) -> None:
         """A request for a run whose lease we hold and that nobody drives. The lease is given back with it."""
         found = await asyncio.to_thread(self._carry_out, row, message)
         await self.land(_refuse(row, message, found) if isinstance(found, Refusal) else found)
 
+    async def refuse(self, row: RunRow, message: MessageRow, error: HoldfastError) -> None:
+        """Answer a request that led to nothing, for a run whose token is still the one that we know."""
+        await self.land(_refuse(row, message, Refusal(error.code, error.message)))
+
     def _carry_out(self, row: RunRow, message: MessageRow) -> Commit | Refusal:
         """The commit that a request leads to, or why there is none."""
         try:
             if message.kind == "recover":
-                return self._engine.catalogue.commit(row, message) or _answer(row, message, not_needed())
+                found = self._engine.catalogue.commit(row, message)
+                return found if isinstance(found, Commit) else _answer(row, message, _applied(found))
             history = History(self._engine.store, self._engine.versions, row)
             return self._commit(_plan(history, message.kind, _asked(message.payload)), message)
         except Refusal as refusal:
@@ -160,7 +182,10 @@ class Branching:
         row = plan.history.row
         current = plan.history.state(row.branch)
         current.head_hash, current.seq = row.head_hash, row.last_seq
-        draft, base = Draft(current, self._engine.clock.now()), plan.base(row.run_no, row.run_id)
+        draft, base = (
+            Draft(current, self._engine.clock.now(), self._engine.clock.elapsed()),
+            plan.base(row.run_no, row.run_id),
+        )
         request = branches.REQUESTS[kind]
         asked = request(plan.opening.target, plan.branch.branch, None, plan.asked.actor)
         branches.leave(draft, base, asked, same_keys=plan.branch.key_epoch == current.fold.key_epoch)
@@ -171,21 +196,23 @@ class Branching:
         draft = self._draft(plan, message.kind)
         draft.emit(ev.MessageConsumed(message.message_id, message.kind))
         commit = self.opening(plan.history.row, draft, plan.branch)
-        commit.change = rows.run_change(draft.state, None)
-        commit.waits = rows.wait_rows(draft.state, draft.entries)
-        commit.timers = rows.timer_rows(draft.state, draft.entries)
+        commit.change = state_rows.run_change(draft.state, None)
+        commit.waits = state_rows.wait_rows(draft.state, draft.entries)
+        commit.timers = state_rows.timer_rows(draft.state, draft.entries)
         commit.messages = message_rows(self._engine.store, draft, {})
         verdict = {"outcome": "applied", "branch": plan.branch.branch}
-        returned = redelivery.given_back(self._engine.store, plan.history.row.run_no, plan.history.entries, plan.kept)
+        returned = redelivery.signals_to_redeliver(
+            self._engine.store, plan.history.row.run_no, plan.history.entries, plan.kept
+        )
         commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict)), *returned]
         return commit
 
     def opening(self, row: RunRow, draft: Draft, branch: Branch, origin_no: int | None = None) -> Commit:
         """Events and rows of the new branch, the rows in the place of the old one's."""
         state = draft.state
-        events, _ = rows.event_rows(state, draft.entries, row.token)
+        events, _ = state_rows.event_rows(state, draft.entries, row.token)
         before = {(n.node, n.path, n.visit): n for n in self._engine.store.nodes(row.run_no)}
-        after = {(n[1], n[2], n[3]): n for n in rows.changed_nodes(state)}
+        after = {(n[1], n[2], n[3]): n for n in state_rows.changed_nodes(state)}
         state.fold_changed = True
         cut = (branch.branch, branch.parent or 0, branch.cutoff_seq, branch.key_epoch, branch.reason)
         return Commit(
@@ -197,13 +224,14 @@ class Branching:
             opens=BranchRow(row.run_no, *cut, origin_no, draft.now),
             gone=[key for key in before if key not in after],
             version=branch.version if branch.version != row.version else 0,
+            expected_hash=row.head_hash,
         )
 
     async def land(self, commit: Commit) -> None:
         """Write a commit of a run that nobody drives."""
-        _raise_unless_durable(await self._engine.committer.land(commit))
+        _raise_unless_durable(await self._engine.committer.commit_one(commit))
         self._engine.values.forget(commit.run_no)
-        self._engine.hub.moved(commit.run_no)
+        self._engine.hub.notify(commit.run_no)
         if commit.messages:
             self._engine.inbox.look_soon()
 
@@ -216,37 +244,42 @@ class Branching:
         twice for the same is one fork."""
         check_run_id(as_run)
         engine = self._engine
-        plan = await self._think_over(run_id, "fork", asked, edits)
+        plan = await self._think_over(run_id, "fork", asked, edits, as_run=True)
         existing = await engine.read(engine.store.run, as_run)
         if existing is None:
-            run_no = await engine.starting.number()
-            commit = await asyncio.to_thread(self._new_run, plan, run_no, as_run)
-            landed = await engine.committer.land(commit)
+            while True:
+                run_no = await engine.starting.number()
+                commit = await asyncio.to_thread(self._new_run, plan, run_no, as_run)
+                landed = await engine.committer.commit_one(commit)
+                if landed.refusal != "number_taken":
+                    break
+                engine.starting.forget_numbers([run_no])
             if landed.refusal not in (None, "run_exists"):
                 raise StoreError(f"run {as_run} could not be forked: {landed.detail}")
             existing = await engine.read(find_run, engine.store, as_run)
         if existing.input_hash != _request_hash(plan):
             raise RunExists(f"run {as_run} exists, and it is not this fork of {run_id}. Choose another run id.")
         if drive:
-            await engine.recovery.go_on_with(existing)
+            await engine.claims.drive(existing)
         return existing
 
     def _new_run(self, plan: Plan, run_no: int, run_id: str) -> Commit:
         now = self._engine.clock.now()
         blank = RunState.new(plan.head.plan, run_no, run_id, now)
         blank.seq, blank.head_hash = plan.opening.cutoff_seq, plan.history.hash_at(plan.opening.cutoff_seq)
-        draft, base = Draft(blank, now), plan.base(run_no, run_id)
+        draft, base = Draft(blank, now, self._engine.clock.elapsed()), plan.base(run_no, run_id)
         base.created_at = now
+        base.format = plan.history.row.format  # their journals share their beginning
         created = _created(plan, base)
         edits = msgspec.structs.replace(plan.asked.edits, input={})  # its own first event holds it
         branches.begin(draft, base, plan.opening, plan.branch, edits, created)
-        made = rows.run_row(base, 1, None, created.input_hash, None, run_no)
+        made = state_rows.run_row(base, 1, None, created.input_hash, None, run_no)
         commit = self.opening(made, draft, plan.branch, plan.history.row.run_no)
         # what the other run waits for is the other's: nothing of it is taken over, so there is nothing to close
         opened = {e.event.wait_id for e in draft.entries if type(e.event) is ev.WaitOpened}
-        commit.waits = [wait for wait in rows.wait_rows(base, draft.entries) if wait.wait_id in opened]
-        commit.timers = [timer for timer in rows.timer_rows(base, draft.entries) if timer.status == "set"]
-        commit.create = rows.run_row(base, 1, None, created.input_hash, None, run_no)
+        commit.waits = [wait for wait in state_rows.wait_rows(base, draft.entries) if wait.wait_id in opened]
+        commit.timers = [timer for timer in state_rows.timer_rows(base, draft.entries) if timer.status == "set"]
+        commit.create = state_rows.run_row(base, 1, None, created.input_hash, None, run_no)
         origin = plan.history.row.run_no
         commit.messages = redelivery.copies(self._engine.store, origin, plan.history.entries, plan.kept, run_no, run_id)
         return commit
@@ -284,7 +317,7 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     opening = cutting.choose(kind, asked, line, head, history.plan(version))
     opening.leave_out(*carried(history.branches, source, opening.parent, line))
     epochs = [b.key_epoch for b in history.branches.values()]
-    inherits = kind == "retry" or asked.keys == "inherit"
+    inherits = kind == "retry" or asked.keys == "inherit" or asked.accepts_change
     key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
     branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
     kept = inherited(line, branch, history.plan(version))
@@ -294,6 +327,11 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
 
 def _refuse(row: RunRow, message: MessageRow, refusal: Refusal) -> Commit:
     return _answer(row, message, {"outcome": "refused", "code": refusal.code, "why": refusal.why})
+
+
+def _applied(recovered: Recovered) -> dict[str, Any]:
+    """The verdict on a request to recover a run of which nothing is to be repaired."""
+    return {"outcome": "applied", **msgspec.to_builtins(recovered)}
 
 
 def _answer(row: RunRow, message: MessageRow, verdict: dict[str, Any]) -> Commit:
@@ -308,11 +346,12 @@ def _answer(row: RunRow, message: MessageRow, verdict: dict[str, Any]) -> Commit
         row.started_at,
         row.finished_at,
         None,
+        row.format,
     )
     outcome = MessageOutcome(message.message_id, "dead", _encode(verdict))  # no event tells of it
-    return Commit(row.run_no, row.token, row.last_seq, change=change, outcomes=[outcome])
+    return Commit(row.run_no, row.token, row.last_seq, change=change, outcomes=[outcome], expected_hash=row.head_hash)
 
 
-def _raise_unless_durable(landed: Landed) -> None:
+def _raise_unless_durable(landed: CommitResult) -> None:
     if landed.refusal is not None:
         raise LeaseLost(f"the branch was not opened: {landed.refusal} {landed.detail}")

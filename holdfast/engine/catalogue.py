@@ -1,7 +1,8 @@
 """Catalogue: recovering a run whose rows and journal tell different stories.
 
 Owns: `recover`: the lease first, then the check, then a branch cut at the last stable event, `RunRecovered`, and all
-rows of the run written anew from its journal, in one commit; then the ordinary resume.
+rows of the run written anew from its journal, in one commit; then the ordinary resume. Where only the rows differ from
+an intact journal, they are written anew and no branch is opened (rebuilding.py).
 Never: tells the cases apart (rules/catalogue.py), deletes anything from a journal.
 Invariants: recovering a run that is in order commits no event, so recovering twice is recovering once.
 On crash: before the commit nothing has happened; the request is a message that the next owner applies.
@@ -9,30 +10,37 @@ On crash: before the commit nothing has happened; the request is a message that 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.engine import redelivery, rows
-from holdfast.engine.history import History
+from holdfast.engine import rebuilding, redelivery
 from holdfast.engine.inbox import message_rows
-from holdfast.engine.reads import find_run
-from holdfast.engine.register import Register
+from holdfast.engine.rebuilding import Difference
 from holdfast.model import events as ev
-from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, Refused
+from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, NewerFormat, Refused
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
-from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.rules import branches, catalogue, nodes, runs
 from holdfast.rules.catalogue import Finding, NothingStable
 from holdfast.rules.draft import Draft
-from holdfast.store.api import Commit, MessageOutcome, MessageRow, RunRow
+from holdfast.store.contract import Store
+from holdfast.store.records import state_rows
+from holdfast.store.records.history import History
+from holdfast.store.records.journal import DAMAGE, readable, refuse_newer
+from holdfast.store.records.run_records import find_run
+from holdfast.store.records.wait_history import Register
+from holdfast.store.row_types import Commit, MessageOutcome, MessageRow, RunRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 log = logging.getLogger("holdfast.engine")
+DRIVEN = "driven"
+"""Why the owner of a run refuses to recover it: it drives it, and has found it in order."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,7 +51,7 @@ class Recovered(msgspec.Struct, omit_defaults=True):
     case: str | None = None
     what: str = ""
     branch: int | None = None
-    """The branch that it goes on with."""
+    """The branch that was opened for it; None: its rows were written again, and it goes on where it was."""
     cutoff_seq: int | None = None
 
 
@@ -52,6 +60,7 @@ class Wish(msgspec.Struct, omit_defaults=True):
 
     reverify: bool = False
     actor: str = ""
+    force: bool = False
 
 
 class Catalogue:
@@ -60,28 +69,65 @@ class Catalogue:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def recover(self, run_id: str, *, reverify: bool = False, actor: str = "") -> Recovered:
+    async def recover(self, run_id: str, *, reverify: bool = False, force: bool = False, actor: str = "") -> Recovered:
         """Check a run and repair it if it is one of the catalogue's cases, then go on with it. Raises Refused when
         another engine owns it, CannotBeRepaired when its journal is of no use."""
         engine = self._engine
-        await engine.recovery.bury_dead()
+        await engine.claims.release_dead_engines()
         row = await engine.read(find_run, engine.store, run_id)
+        if row.run_no in engine.actors:
+            return Recovered(False, what="this engine drives it, and has found its rows and its journal in order")
         await engine.read(self._refuse_if_owned, row)
-        found = await engine.read(self._examine, row, reverify)
-        if found is None:
+        wish = Wish(reverify, actor, force)
+        found = await asyncio.to_thread(self._examine, row, wish)
+        if isinstance(found, Recovered):
             if row.status not in RUN_TERMINAL:
-                await engine.recovery.go_on_with(row)
-            return Recovered(False, what="its rows and its journal agree")
-        outcome = await engine.inbox.request(row.run_no, "recover", Wish(reverify, actor))
-        await engine.recovery.go_on_with(row)
+                await engine.claims.drive(row)
+            return found
+        recovered = await self._ask_owner(row, wish)
+        await engine.claims.drive(row)
+        return recovered
+
+    async def _ask_owner(self, row: RunRow, wish: Wish) -> Recovered:
+        """Have the run repaired by its next owner, which is this engine unless another one is quicker. When other mail
+        made somebody claim the run first, it was repaired then."""
+        engine = self._engine
+        last = await engine.read(lambda: _last_seq(engine.store, row))
+        try:
+            outcome = await engine.inbox.request(row.run_no, "recover", wish)
+        except Refused as refusal:
+            done = await engine.read(lambda: engine.store.events(row.run_no, last, types=("RunRecovered",)))
+            if refusal.reason != DRIVEN or not done:
+                raise
+            e = readable(row.run_id, done[0].seq, done[0].type, done[0].data)
+            branch = None if e.new_branch == e.previous_branch else e.new_branch
+            return Recovered(True, e.case, e.what, branch, e.cutoff_seq)
         return msgspec.convert({k: v for k, v in outcome.items() if k != "outcome"}, Recovered)
 
     def _refuse_if_owned(self, row: RunRow) -> None:
-        if row.engine is None:
+        if row.engine in (None, self._engine.lease.engine):
             return
         owner = next((e for e in self._engine.store.engines() if e.engine == row.engine), None)
         where = "" if owner is None else f" (process {owner.pid} on {owner.host})"
         raise Refused(f"run {row.run_id} is owned by engine {row.engine}{where}, which is alive; stop it first")
+
+    async def damage_of(self, row: RunRow) -> str | None:
+        """Why a run that was put on hold because it could not be read cannot be read now, and the ways out; None when
+        it can, and for every other hold."""
+        code = (row.hold or "").partition(": ")[0]
+        if code not in ("corrupt", NewerFormat.code):
+            return None
+        try:
+            await asyncio.to_thread(lambda: History(self._engine.store, self._engine.versions, row).state(row.branch))
+        except NewerFormat as e:
+            return f"{e.message}. Nothing was changed; resume it with a Holdfast that knows it."
+        except DAMAGE as e:
+            return (
+                f"{e.message}. Nothing was changed. `holdfast doctor {row.run_id} --deep` shows what is damaged; "
+                f"restore a backup (`holdfast db restore`), then resume it; or go on from before the damage with "
+                f"`holdfast fork {row.run_id} --at SEQ --as-run ID`."
+            )
+        return None
 
     def look_at(self, run_id: str) -> tuple[RunRow, bool]:
         """A run, and whether nobody owns it and something about it looks odd."""
@@ -100,44 +146,62 @@ class Catalogue:
             plan = self._engine.versions.numbered(row.workflow, row.version)
             numbers = [row.run_no]
             waits, timers = store.open_waits(numbers), store.set_timers(numbers)
-            state = rows.state_from_rows(plan, row, store.open_nodes(numbers), waits, timers)
-        except rows.UNREADABLE:
+            state = state_rows.state_from_rows(plan, row, store.open_nodes(numbers), waits, timers)
+        except state_rows.UNREADABLE:
             return True
         return catalogue.looks_odd(row.status, state, tail[0].type)
 
     # --- under the lease -----------------------------------------------------------------------------------
 
-    def commit(self, row: RunRow, message: MessageRow | None) -> Commit | None:
-        """The commit that repairs a run whose lease we hold; None when there is nothing to repair."""
+    def commit(self, row: RunRow, message: MessageRow | None) -> Commit | Recovered:
+        """The commit that repairs a run whose lease we hold, or why there is nothing to repair. Without a message no
+        operator has asked for it: then a run whose journal lacks events is not touched."""
         wish = Wish() if message is None else msgspec.json.decode(message.payload, type=Wish)
-        found = self._examine(row, wish.reverify)
-        if found is None:
-            return None
-        finding, history, plan = found
-        commit, recovered = self._repair(row, finding, history, plan, wish.actor, message)
+        found = self._examine(row, wish)
+        if isinstance(found, Recovered):
+            return found
+        if isinstance(found, Difference):
+            if found.lacks_events and message is None:
+                raise CannotBeRepaired(f"{found.what}; `holdfast recover {row.run_id}` goes on from there")
+            commit = rebuilding.commit(self._engine.store, found, self._engine.clock.now(), message)
+            recovered = Recovered(True, rebuilding.CASE, found.what, None, found.expected.seq)
+        else:
+            commit, recovered = self._repair(row, *found, wish.actor, message)
         if message is not None:
             verdict = {"outcome": "applied", **msgspec.to_builtins(recovered)}
-            commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict)), *commit.outcomes]
-        log.warning("run %s is recovered (%s): %s", row.run_id, finding.case, finding.what)
+            status: Literal["consumed", "dead"] = "consumed" if commit.events else "dead"  # no event tells of it
+            commit.outcomes = [MessageOutcome(message.message_id, status, _encode(verdict)), *commit.outcomes]
+        log.warning("run %s is recovered (%s): %s", row.run_id, recovered.case, recovered.what)
         return commit
 
-    def _examine(self, row: RunRow, reverify: bool) -> tuple[Finding, History, Plan] | None:
-        """Which case a run is, if any, with the plan that it goes on under."""
+    def _examine(self, row: RunRow, wish: Wish) -> tuple[Finding, History, Plan] | Difference | Recovered:
+        """Which case a run is, with the plan that it goes on under, or how its rows differ from its journal; else that
+        nothing is to be done."""
+        store, versions = self._engine.store, self._engine.versions
+        refuse_newer(row)
         try:
-            history = History(self._engine.store, self._engine.versions, row)
+            history = History(store, versions, row)
             if row.version < 1:
                 raise _hopeless(row, "it does not say which version of its workflow it runs (E1)")
             moved = self._other_version(row, history)
             if moved is not None:
-                return moved
+                return moved if wish.force or row.status != RunStatus.COMPLETED else _left_alone(row)
             line = history.line(row.branch)
             truth = history.state(row.branch, line)
-            finding = catalogue.diagnose(row.status, line, truth, reverify=reverify)
+            finding = catalogue.diagnose(row.status, line, truth, reverify=wish.reverify)
+            if finding is not None:
+                return finding, history, truth.plan
+            differs = rebuilding.difference(self._engine.inspector.audit(row), row)
+        except NewerFormat:
+            raise
         except NothingStable:
             raise _hopeless(row, "nothing in it has been completed, so there is no event to go on from") from None
         except (CorruptJournal, IllegalTransition, KeyError, AssertionError, StopIteration) as e:
             raise _hopeless(row, f"{type(e).__name__}: {e}") from e
-        return None if finding is None else (finding, history, truth.plan)
+        if isinstance(differs, str):
+            what = f"its rows and its journal agree, but {differs}; `holdfast doctor {row.run_id}` says what to do"
+            return Recovered(False, what=what)
+        return differs or Recovered(False, what="its rows and its journal agree")
 
     def _other_version(self, row: RunRow, history: History) -> tuple[Finding, History, Plan] | None:
         """E2: a version that is not there. The journal knows which one the run began with, and may know a better
@@ -175,7 +239,7 @@ class Catalogue:
         branch = opening.as_branch(max(history.branches) + 1, truth.fold.key_epoch, plan.version, actor)
         kept = inherited(line, branch, plan)
         base = fold(plan, row.run_no, row.run_id, kept)
-        draft = Draft(truth, engine.clock.now())
+        draft = Draft(truth, engine.clock.now(), engine.clock.elapsed())
         branches.begin(draft, base, opening, branch, branches.Edits())
         draft.emit(ev.RunRecovered(finding.case, row.branch, branch.branch, opening.cutoff_seq, finding.what))
         if message is not None:
@@ -186,18 +250,26 @@ class Catalogue:
         if finding.ended is not None:
             runs.end(draft, finding.ended)
         commit = engine.branching.opening(row, draft, branch)
-        commit.change = rows.run_change(base, None)
+        commit.change = state_rows.run_change(base, None)
         register = Register((*history.entries, *draft.entries))
         commit.waits = list(register.wait_rows(base, history.shared_until).values())
         commit.timers = list(register.timer_rows(base, history.shared_until).values())
         commit.messages = message_rows(engine.store, draft, {})  # a parent that was told already is not told again
-        commit.outcomes = redelivery.given_back(engine.store, row.run_no, history.entries, kept)
+        commit.outcomes = redelivery.signals_to_redeliver(engine.store, row.run_no, history.entries, kept)
         return commit, Recovered(True, finding.case, finding.what, branch.branch, opening.cutoff_seq)
 
 
-def not_needed() -> dict[str, Any]:
-    """The verdict on a request to recover a run that is in order."""
-    return {"outcome": "applied", **msgspec.to_builtins(Recovered(False, what="its rows and its journal agree"))}
+def _last_seq(store: Store, row: RunRow) -> int:
+    """The last event of a run's journal, whatever its row says."""
+    return max((event.seq for event in store.events(row.run_no, row.last_seq)), default=row.last_seq)
+
+
+def _left_alone(row: RunRow) -> Recovered:
+    what = (
+        f"version {row.version} of workflow {row.workflow} is not in the store; the run has completed, and its result "
+        "is in its journal, so nothing was changed (--force decides it again under the version that it began with)"
+    )
+    return Recovered(False, "E2", what)
 
 
 def _hopeless(row: RunRow, why: str) -> CannotBeRepaired:

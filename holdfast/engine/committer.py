@@ -22,12 +22,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.engine import dying
-from holdfast.engine.futures import settle
+from holdfast.engine import crash_points
 from holdfast.engine.handovers import Handovers
+from holdfast.engine.ports import settle
 from holdfast.engine.writers import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.api import Commit, Landed, Store
+from holdfast.store.contract import Store
+from holdfast.store.row_types import Commit, CommitResult
 
 log = logging.getLogger("holdfast.engine")
 _T = TypeVar("_T")
@@ -37,19 +38,19 @@ SERVED_GROUP_MAX = 250
 Smaller groups cost more of everybody's time, larger ones leave one of the two idle."""
 
 
-class Lander(Protocol):
+class CommitListener(Protocol):
     """Who handed a commit over, and hears how it ended."""
 
-    def landed(self, outcome: Landed) -> None: ...
+    def landed(self, outcome: CommitResult) -> None: ...
 
 
 class _Waiter:
     """Somebody without an actor who waits for one commit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.outcome: asyncio.Future[Landed] = loop.create_future()
+        self.outcome: asyncio.Future[CommitResult] = loop.create_future()
 
-    def landed(self, outcome: Landed) -> None:
+    def landed(self, outcome: CommitResult) -> None:
         settle(self.outcome, outcome, None)
 
 
@@ -70,13 +71,13 @@ class Committer:
         self._writer = writer
         self._is_served = store.is_shared
         self._group_max = SERVED_GROUP_MAX if self._is_served else sys.maxsize
-        self._pending: list[tuple[Commit, Lander]] = []
+        self._pending: list[tuple[Commit, CommitListener]] = []
         self._flushes_soon = False
         self._under_way = 0
         """Groups that were sent and have not landed."""
         self._calls = 0
         """Other writes that were sent and have not been reported."""
-        self._has_failed = False
+        self._failure: BaseException | None = None
         self._is_closed = False
         self._is_narrow = is_narrow
         """Whether no other run, and nothing else of this one, could do something while the loop writes."""
@@ -87,9 +88,9 @@ class Committer:
         """A full disk: try again until there is space, rather than give up."""
         self.commits = 0
 
-    def submit(self, commit: Commit, lander: Lander) -> None:
+    def submit(self, commit: Commit, listener: CommitListener) -> None:
         """Put a commit into the next group; `flush` sends it."""
-        self._pending.append((commit, lander))
+        self._pending.append((commit, listener))
 
     def flush(self) -> None:
         """Send what has queued, unless enough is under way: then it goes when that has landed."""
@@ -121,7 +122,7 @@ class Committer:
             return False
         return self._is_narrow() and self._handovers.can_be_saved(commit)
 
-    def _write_here(self, group: list[tuple[Commit, Lander]]) -> None:
+    def _write_here(self, group: list[tuple[Commit, CommitListener]]) -> None:
         """On the loop, without a hand-over."""
         try:
             began = self._loop.time()
@@ -139,29 +140,32 @@ class Committer:
         finally:
             self._lands_here = False
 
-    def _send(self, group: list[tuple[Commit, Lander]]) -> None:
+    def _send(self, group: list[tuple[Commit, CommitListener]]) -> None:
         self._writer.put_group(lambda: self._write(group))
 
-    def _write(self, group: list[tuple[Commit, Lander]]) -> None:
+    def _write(self, group: list[tuple[Commit, CommitListener]]) -> None:
         outcome = self._try(group, self._store.commit)
         self._call_loop(self._land, group, *outcome)
 
     def _try(
-        self, group: list[tuple[Commit, Lander]], write: Callable[[list[Commit]], list[Landed] | None]
-    ) -> tuple[list[Landed] | None, BaseException | None]:
+        self, group: list[tuple[Commit, CommitListener]], write: Callable[[list[Commit]], list[CommitResult] | None]
+    ) -> tuple[list[CommitResult] | None, BaseException | None]:
         """What became of each, or the error; no outcomes when it was not a time to write."""
-        if dying.at is not None:
-            dying.at("commit.before")
+        if crash_points.hit is not None:
+            crash_points.hit("commit.before")
         try:
             landed = write([commit for commit, _ in group])
-            if dying.at is not None and landed is not None:
-                dying.at("commit.after")
+            if crash_points.hit is not None and landed is not None:
+                crash_points.hit("commit.after")
             return landed, None
         except Exception as e:  # noqa: BLE001 - whatever it is, those who wait must hear of it on the loop
             return [], e
 
     def _land(
-        self, group: list[tuple[Commit, Lander]], outcomes: list[Landed] | None, error: BaseException | None
+        self,
+        group: list[tuple[Commit, CommitListener]],
+        outcomes: list[CommitResult] | None,
+        error: BaseException | None,
     ) -> None:
         self._under_way -= 1
         if error is not None:
@@ -174,15 +178,15 @@ class Committer:
         assert len(outcomes) == len(group)
         group.reverse()
         for outcome in outcomes:
-            lander = group.pop()[1]  # its commit is let go: what the run does next finds that memory warm
+            listener = group.pop()[1]  # its commit is let go: what the run does next finds that memory warm
             try:
-                lander.landed(outcome)
+                listener.landed(outcome)
             except Exception:  # a bug of ours in one run: the others of the group must hear of theirs
                 log.exception("a run did not take the outcome of its commit")
         if self._pending:
             self.flush()
 
-    def _fail(self, group: list[tuple[Commit, Lander]], error: BaseException) -> None:
+    def _fail(self, group: list[tuple[Commit, CommitListener]], error: BaseException) -> None:
         if isinstance(error, StoreFull) and self.wait_when_full:
             # nothing was written; the same group goes again when there is space
             log.error("the disk is full; trying again every %g s: %s", FULL_RETRY_SECONDS, error)
@@ -190,11 +194,11 @@ class Committer:
             self._loop.call_later(FULL_RETRY_SECONDS, self._send, group)
             return
         self._fatal(error)
-        for _, lander in group:
-            if isinstance(lander, _Waiter):
-                settle(lander.outcome, None, error)
+        for _, listener in group:
+            if isinstance(listener, _Waiter):
+                settle(listener.outcome, None, error)
 
-    async def land(self, commit: Commit) -> Landed:
+    async def commit_one(self, commit: Commit) -> CommitResult:
         """Commit for a run that nobody drives, like any other commit. Raises what has closed the store."""
         self._check()
         waiter = _Waiter(self._loop)
@@ -210,11 +214,11 @@ class Committer:
 
         def job() -> None:
             try:
-                if dying.at is not None:
-                    dying.at("write.before")
+                if crash_points.hit is not None:
+                    crash_points.hit("write.before")
                 result = function(*args)
-                if dying.at is not None:
-                    dying.at("write.after")
+                if crash_points.hit is not None:
+                    crash_points.hit("write.after")
             except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
                 self._call_loop(self._report, future, None, e)
             else:
@@ -255,10 +259,14 @@ class Committer:
             self._fatal(error)
         settle(future, result, error)
 
+    def give_up(self, error: BaseException) -> None:
+        """Stop for good: what has to be written cannot be."""
+        self._fatal(error)
+
     def _fatal(self, error: BaseException) -> None:
         """The store is of no use any more. Of what fails after that only the first error says why."""
-        if not self._has_failed:
-            self._has_failed = True
+        if self._failure is None:
+            self._failure = error
             self._on_fatal(error)
 
     @property
@@ -271,7 +279,9 @@ class Committer:
         self._writer.close()
 
     def _check(self) -> None:
-        """Nobody would do what is handed over now."""
+        """Refuse what is handed over when the store has failed or is closed."""
+        if self._failure is not None:
+            raise self._failure
         if self._is_closed:
             raise StoreError("the engine is closed")
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.history import History
-from holdfast.engine.starting import Inputs
-from holdfast.engine.values import held_value
+from holdfast.engine.orders import Inputs
 from holdfast.model import answers, handlers, values
 from holdfast.model import events as ev
 from holdfast.model.captures import capture, captured, check_size
@@ -24,6 +22,8 @@ from holdfast.model.state import RunState
 from holdfast.rules.branches import AnswerEdit, Edits
 from holdfast.rules.cutting import find
 from holdfast.rules.draft import Refusal
+from holdfast.store.records.history import History
+from holdfast.store.records.stored_values import held_value
 
 KNOWN = ("input", "vars", "outputs", "answers", "version")
 

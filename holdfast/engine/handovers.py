@@ -12,7 +12,7 @@ import selectors
 import signal
 import threading
 
-from holdfast.store.api import Commit
+from holdfast.store.row_types import Commit
 
 SLOW_SECONDS = 0.002
 """A commit on the loop that took longer: the disk is busy, and the loop keeps away from it for a while."""

@@ -27,12 +27,12 @@ class Hub:
             if not listeners:
                 del self._listeners[run_no]
 
-    def moved(self, run_no: int) -> None:
+    def notify(self, run_no: int) -> None:
         """A run of this engine has a new event."""
         for event in self._listeners.get(run_no, ()):
             event.set()
 
-    def anything(self) -> None:
+    def notify_all(self) -> None:
         """Another process has written: everybody looks."""
         for listeners in self._listeners.values():
             for event in listeners:

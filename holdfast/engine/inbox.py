@@ -9,26 +9,31 @@ On crash: before the insert nothing happened; after it some owner applies it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.engine import signal_ids
 from holdfast.engine.batching import Batch
-from holdfast.engine.reads import find_run, terminal_event
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import NotYetApplied, Refused, UnknownRun
 from holdfast.model.ids import derived, unique
+from holdfast.model.run_format import is_newer, newer
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.rules.draft import Draft, Outcome
 from holdfast.rules.questions import who_won
-from holdfast.store.api import OPENS_BRANCH, MessageRow, RunRow, Sent, Store
+from holdfast.rules.runs import too_large_for_parent
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import closing_of, find_run, terminal_event
+from holdfast.store.row_types import OPENS_BRANCH, MessageRow, RunRow, Sent
 
 if TYPE_CHECKING:
-    from holdfast.engine.actor import RunActor
     from holdfast.engine.engine import Engine
+    from holdfast.engine.run.actor import RunActor
 
 _encode = msgspec.json.Encoder().encode
 ENDS_HOLD = OPENS_BRANCH | {"cancel", "resume"}
@@ -71,7 +76,7 @@ class Inbox:
         """Send a message to a run and wait until its owner has applied it; what came of it. The same `message_id` is
         the same request, however often it is made."""
         engine = self._engine
-        engine.check()
+        engine.runtime.check()
         row = await self._row(run_no)
         run_id = row.run_id
         if _is_done(row, kind):
@@ -87,14 +92,39 @@ class Inbox:
             sent = await self._sending.put(message)
             if sent == "finished":
                 raise await engine.read(self._too_late, row, kind, message.payload)
-            if sent == "conflict":
+            is_repeated = sent in ("duplicate", "conflict")
+            if is_repeated and kind == "signal" and await engine.read(signal_ids.is_refused, engine.store, message_id):
+                raise _IdIsFree
+            if sent == "conflict" and not await engine.read(signal_ids.is_repeated, engine.store, message):
                 raise Refused(f"run {run_id} was sent something else under this id already; nothing was changed")
             if not is_too_late:
                 await self._apply_here(row, message)
-            return await self._outcome(row, message, moved, timeout, is_known=sent == "duplicate")
+            return await self._outcome(row, message, moved, timeout, is_known=is_repeated)
         finally:
             engine.hub.leave(row.run_no, moved)
             self._asking.pop(message_id, None)
+
+    async def cancel(self, run_no: int, reason: str, actor: str, *, give_up_undo: bool) -> None:
+        """Ask a run to stop. One that is on hold while it compensates gives up the compensations that cannot run."""
+        row = await self._row(run_no)
+        asked: dict[str, Any] = {"reason": reason, "actor": actor, "gives_up_undo": give_up_undo}
+        if row.hold is not None and closing_of(row):
+            asked |= {"gives_up_undo": True, "hold": row.hold}
+        await self.request(run_no, "cancel", asked)
+
+    async def signal(self, run_no: int, run_id: str, name: str, payload: bytes, signal_id: str | None) -> None:
+        """Send a signal to a run. A signal that was refused has not used up its id: the next one under that id is
+        another message, and the refused one stays on record."""
+        sent = signal_ids.payload(name, payload)
+        if signal_id is None:
+            await self.request(run_no, "signal", sent)
+            return
+        for number in itertools.count():
+            try:
+                await self.request(run_no, "signal", sent, message_id=signal_ids.message_id(run_id, signal_id, number))
+            except _IdIsFree:
+                continue
+            return
 
     async def _row(self, run_no: int) -> RunRow:
         """The run's row; of one that is driven here as it was when that began: it has neither ended nor a hold."""
@@ -116,16 +146,21 @@ class Inbox:
         engine = self._engine
         is_settled = self._asking.get(message.message_id) is not None  # and its run has perhaps gone already
         if row.run_no not in engine.actors and not is_settled:
-            await engine.recovery.bury_dead()
+            await engine.claims.release_dead_engines()
+            if is_newer(row.format):
+                raise NotYetApplied(f"accepted, not yet applied: run {row.run_id} was {newer(row.format)}")
             if row.hold is not None:
                 if message.kind not in ENDS_HOLD:
                     raise NotYetApplied(
                         f"accepted, not yet applied: run {row.run_id} is on hold ({row.hold}); it hears of it when "
                         "somebody resumes it"
                     )
-                engine.loading.accepted.add(row.run_no)
-                await engine.committer.call(engine.store.set_hold, row.run_no, row.token, None)
-            await engine.recovery.claim([row.run_no], even_without_code=True)
+                damage = None if message.kind == "recover" else await engine.catalogue.damage_of(row)
+                if damage is not None:
+                    raise NotYetApplied(f"accepted, not yet applied: run {row.run_id} stays on hold: {damage}")
+                engine.loader.code_change_accepted.add(row.run_no)
+                await engine.lift_hold(row)
+            await engine.claims.claim([row.run_no], even_without_code=True)
 
     async def _outcome(
         self, row: RunRow, message: MessageRow, moved: asyncio.Event, timeout: float, *, is_known: bool
@@ -133,7 +168,7 @@ class Inbox:
         engine, kind = self._engine, message.kind
         deadline = engine.loop.time() + timeout
         while True:
-            engine.check()
+            engine.runtime.check()
             told = self._asking.get(message.message_id)
             if told is not None:
                 return await self._applied(row, message, told)
@@ -174,6 +209,8 @@ class Inbox:
             return outcome
         if outcome["code"] == "finished":
             raise await self._engine.read(self._too_late, row, message.kind, message.payload)
+        if message.kind == "resume" and row.hold is not None and outcome["code"] == "closing":
+            return {}  # the hold has ended, and a run that is closing has nothing else to resume
         raise Refused(f"run {row.run_id}: {outcome['why']}", reason=outcome["code"])
 
     def _too_late(self, row: RunRow, kind: str, payload: bytes) -> Refused:
@@ -199,9 +236,10 @@ class Inbox:
         row = self._engine.store.run(run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id} to be sent the signal {name!r}")
-        message_id = signal_message_id(run_id, signal_id)
-        earlier = self._engine.store.message(message_id)
-        if earlier is not None and earlier.payload != _encode(signal_payload(name, payload)):
+        message_id, earlier = signal_ids.last(self._engine.store, run_id, signal_id)
+        if earlier is not None and not signal_ids.is_same(
+            self._engine.store, earlier, _encode(signal_ids.payload(name, payload))
+        ):
             raise Refused(f"run {run_id} was sent another signal under the id {signal_id!r} already")
         if earlier is None and row.status in RUN_TERMINAL:
             raise self._too_late(row, "signal", payload)
@@ -261,7 +299,7 @@ class Inbox:
                     deliver(actor, message)
         unowned = {m.run_no for m in await engine.read(engine.store.new_messages, None)}
         if unowned and not engine.stopping:
-            await engine.recovery.claim(sorted(unowned))
+            await engine.claims.claim(sorted(unowned))
 
 
 def report_of_end(store: Store, run_id: str, to_run_no: int, now: int) -> MessageRow:
@@ -277,8 +315,10 @@ def ending(store: Store, row: RunRow) -> dict[str, Any]:
     """The result or the error of a finished run, as a parent is told."""
     event = terminal_event(store, row)
     match event:
-        case ev.RunCompleted():
+        case ev.RunCompleted(located=None):
             return {"result": event.result}
+        case ev.RunCompleted():
+            return {"status": "failed", "error": too_large_for_parent(row.run_id)}
         case ev.RunFailed():
             return {"error": event.error}
     return {"error": ev.ErrorInfo("run_cancelled", f"run {row.run_id} was cancelled: {event.reason}")}
@@ -292,7 +332,7 @@ def deliver(actor: RunActor, message: MessageRow) -> None:
     if message.kind in OPENS_BRANCH:
         actor.engine.spawn(actor.engine.branching.apply_to(actor, message))
     else:
-        actor.tell(cmd.Message(message.message_id, message.kind, message.payload, sent_at=message.created_at))
+        actor.submit(cmd.Message(message.message_id, message.kind, message.payload, sent_at=message.created_at))
 
 
 def _is_done(row: RunRow, kind: str) -> bool:
@@ -300,13 +340,8 @@ def _is_done(row: RunRow, kind: str) -> bool:
     return kind == "cancel" and row.status == RunStatus.CANCELLED
 
 
-def signal_message_id(run_id: str, signal_id: str) -> str:
-    """A signal is known by the id its sender gave it, once per run."""
-    return derived("m_", run_id, "signal", signal_id)
-
-
-def signal_payload(name: str, payload: bytes) -> dict[str, Any]:
-    return {"name": name, "payload": msgspec.Raw(payload)}
+class _IdIsFree(Exception):
+    """The message that has this id was refused: the id of the signal can be used again."""
 
 
 def informed(store: Store, state: RunState, message: cmd.Message) -> cmd.Message:

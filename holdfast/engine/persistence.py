@@ -8,13 +8,13 @@ On crash: what was held back never happened; attempt numbers repeat and keys are
 
 from __future__ import annotations
 
-from holdfast.engine.values import Values
 from holdfast.model import events as ev
-from holdfast.model.limits import BUFFERED_BYTES_MAX, BUFFERED_EVENTS_MAX, RETRY_IN_MEMORY_SECONDS
+from holdfast.model.limits import BUFFERED_BYTES_MAX, BUFFERED_EVENTS_MAX
 from holdfast.model.policies import seconds
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RunStatus
 from holdfast.rules.draft import Draft
+from holdfast.store.records.stored_values import Values
 
 _STAYS_INSIDE = frozenset(
     {
@@ -62,7 +62,8 @@ class Persistence:
         if len(self.entries) + len(draft.entries) > BUFFERED_EVENTS_MAX or self._bytes > BUFFERED_BYTES_MAX:
             return False
         return all(
-            type(e.event) in _STAYS_INSIDE and not _waits_long(e) and not _is_once(e, state) for e in draft.entries
+            type(e.event) in _STAYS_INSIDE and not _is_committed_first(e) and not _is_once(e, state)
+            for e in draft.entries
         )
 
     def hold(self, draft: Draft, values: Values, run_no: int) -> None:
@@ -85,11 +86,11 @@ class Persistence:
 _AGGRESSIVE = Persistence("aggressive")
 
 
-def _waits_long(entry: ev.Entry) -> bool:
+def _is_committed_first(entry: ev.Entry) -> bool:
     event = entry.event
-    if not isinstance(event, ev.NodeScheduled) or event.not_before is None:
-        return False
-    return event.not_before - entry.at > RETRY_IN_MEMORY_SECONDS * 1_000_000
+    if isinstance(event, ev.NodeScheduled) and event.died:
+        return True  # the death of its process is counted, whatever becomes of the engine
+    return isinstance(event, ev.TimerSet) and event.timer.startswith("retry:")
 
 
 def _is_once(entry: ev.Entry, state: RunState) -> bool:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.engine.futures import settle
+from holdfast.engine.ports import settle
 from holdfast.engine.writers import Job, work_off
 
 _T = TypeVar("_T")

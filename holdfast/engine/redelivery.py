@@ -21,12 +21,13 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.ids import derived
-from holdfast.store.api import MessageOutcome, MessageRow, Store
+from holdfast.store.contract import Store
+from holdfast.store.row_types import MessageOutcome, MessageRow
 
 _encode = msgspec.json.Encoder().encode
 
 
-def given_back(
+def signals_to_redeliver(
     store: Store, run_no: int, journal: Iterable[ev.Entry], kept: Sequence[ev.Entry]
 ) -> list[MessageOutcome]:
     """What becomes of the signals of a run whose new branch inherits `kept`."""
@@ -35,7 +36,7 @@ def given_back(
     returned = [row for row in rows if row.message_id not in now and row.status in ("consumed", "dead")]
     if returned:
         returned += [row for row in rows if row.message_id not in now and row.status == "held"]
-    outcomes = [_outcome(now[row.message_id]) for row in received]
+    outcomes = [outcome(now[row.message_id]) for row in received]
     return outcomes + [MessageOutcome(row.message_id, "new", None) for row in returned]
 
 
@@ -74,7 +75,8 @@ def _signals(store: Store, run_no: int, journal: Iterable[ev.Entry]) -> list[Mes
     return sorted((row for row in rows.values() if row.kind == "signal"), key=lambda row: row.no)
 
 
-def _outcome(event: ev.MessageConsumed | ev.MessageRefused) -> MessageOutcome:
+def outcome(event: ev.MessageConsumed | ev.MessageRefused) -> MessageOutcome:
+    """What the row of a message says that a run has received, or refused."""
     if isinstance(event, ev.MessageRefused):
         verdict = {"outcome": "refused", "code": event.code, "why": event.why}
         return MessageOutcome(event.message_id, "dead", _encode(verdict))

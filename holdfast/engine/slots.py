@@ -1,8 +1,8 @@
 """Slots: how many bodies and runs may be at work at once, and who comes next.
 
-Owns: the places for sync bodies (threads) and processes of this engine, and those of pools that all engines of a store
-share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine has only the places that it
-was granted (allowances.py).
+Owns: the places for sync bodies (threads), processes and bodies of suspects of this engine, and those of pools that all
+engines of a store share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine has only
+the places that it was granted (shared_slots.py).
 Never: starts a body; it says yes, or remembers who asked and calls back.
 """
 
@@ -13,21 +13,24 @@ import itertools
 from collections.abc import Callable
 
 from holdfast.model.handlers import Handler
+from holdfast.model.limits import ISOLATED_PROCESSES
 
 Place = tuple[str, ...]
 """The pools in which a body or a run holds one place each; empty when nothing limits it."""
 
-_Waiting = tuple[int, int, Callable[[], bool]]
-"""Priority (the smallest comes first), order of asking, and what to call."""
+Rank = tuple[int, int]
+"""The priority of a run, then that of its node: a node's priority orders bodies of runs of the same priority only."""
+_Waiting = tuple[Rank, int, Callable[[], bool]]
+"""The rank, negated (the smallest comes first), order of asking, and what to call."""
 
 
 class Slots:
     """Counting places. Whoever needs one in several pools gets all of them or none."""
 
-    def __init__(self, threads: int, processes: int, short_of: Callable[[str], None]) -> None:
-        self._own = {"threads": threads, "processes": processes}
-        self._short_of = short_of
-        """Called with a shared pool of which more places are wanted than this engine was granted."""
+    def __init__(self, threads: int, processes: int) -> None:
+        self._own = {"threads": threads, "processes": processes, "suspects": ISOLATED_PROCESSES}
+        self.request_more: Callable[[str], None]
+        """Called with a shared pool of which this engine needs more slots than it was granted (shared_slots.py)."""
         self.shared: dict[str, int] = {}
         """The limit of each shared pool that was asked for."""
         self._granted: dict[str, int] = {}
@@ -35,13 +38,16 @@ class Slots:
         self._waiting: dict[Place, list[_Waiting]] = {}
         self._order = itertools.count()
 
-    def place_for(self, handler: Handler, concurrency: int | None) -> Place:
-        """The pools that a body of this handler needs a place in."""
+    def place_for(self, handler: Handler, concurrency: int | None, *, isolated: bool = False) -> Place:
+        """The pools that a body of this handler needs a place in. Suspects have a pool of their own: no other body
+        waits for theirs."""
         pools: list[str] = []
-        if handler.kind == "sync":
-            pools.append("threads")
-        elif handler.kind == "process":
+        if handler.kind == "process":
             pools.append("processes")
+        elif isolated:
+            pools.append("suspects")
+        elif handler.kind == "sync":
+            pools.append("threads")
         if concurrency is not None:
             pools.append(self._share(f"handler:{handler.name}", concurrency))
         return tuple(pools)
@@ -50,9 +56,18 @@ class Slots:
         """The pool that a run of this workflow needs a place in."""
         return (self._share(f"workflow:{workflow}", concurrency),)
 
+    def place_of_step(self, handler: str, concurrency: int) -> Place:
+        """The pool that a step of this handler needs a place in: that of its bodies in graphs."""
+        return (self._share(f"handler:{handler}", concurrency),)
+
     def _share(self, pool: str, limit: int) -> str:
         self.shared[pool] = limit
         return pool
+
+    def resize(self, pool: str, size: int) -> None:
+        """Change how many places this engine has in a pool of its own. Places that are taken stay taken."""
+        self._own[pool] = size
+        self._wake()
 
     def take(self, place: Place) -> bool:
         """A place in every pool, or none at all."""
@@ -69,12 +84,13 @@ class Slots:
         own = self._own.get(pool)
         return self._granted.get(pool, 0) if own is None else own
 
-    def wait(self, place: Place, priority: int, wake: Callable[[], bool]) -> None:
-        """Call `wake` when there is a place, which it takes or not; higher priority first, then in order of asking."""
-        heapq.heappush(self._waiting.setdefault(place, []), (-priority, next(self._order), wake))
+    def wait(self, place: Place, rank: Rank, wake: Callable[[], bool]) -> None:
+        """Call `wake` when there is a place, which it takes or not; higher rank first, then in order of asking."""
+        of_run, of_node = rank
+        heapq.heappush(self._waiting.setdefault(place, []), ((-of_run, -of_node), next(self._order), wake))
         for pool in place:
             if pool in self.shared:
-                self._short_of(pool)
+                self.request_more(pool)
 
     def free(self, place: Place) -> None:
         """Give the places back and wake whoever fits now."""
@@ -82,8 +98,8 @@ class Slots:
             self._used[pool] -= 1
         self._wake()
         for pool in self.shared:  # who waited for a thread, too, can use one now
-            if self.wanted(pool) > 0:
-                self._short_of(pool)
+            if self.demand(pool) > 0:
+                self.request_more(pool)
 
     def _wake(self) -> None:
         while True:
@@ -95,7 +111,7 @@ class Slots:
 
     # --- shared pools ----------------------------------------------------------------------------------------
 
-    def wanted(self, pool: str) -> int:
+    def demand(self, pool: str) -> int:
         """How many more places of a shared pool could be used here now."""
         waiting = sum(
             len(waiting) for place, waiting in self._waiting.items() if pool in place and self._has_own(place)
@@ -125,7 +141,7 @@ class Slots:
             self._granted[pool] -= spare
         return spare
 
-    def lose_shared(self) -> None:
+    def forget_grants(self) -> None:
         """The engine was declared dead, and its places went with its lease."""
         self._granted.clear()
 

@@ -1,14 +1,13 @@
 """Activation: whether a node's body is running here, and the mark of what bodies are given.
 
 Owns: the context variable that the worker sets around a body, the marker class by which `ctx` is found in a signature,
-and the hook that makes a bare context for calling a node's function in a REPL or a unit test.
+and the bare context for calling a node's function in a REPL or a unit test.
 Never: knows what a context can do (see worker/context.py).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,19 +21,8 @@ class BodyContext:
     """What a body gets as its first parameter. The worker's `Context` is the only one that does anything."""
 
 
-_factory: Callable[[], Any] | None = None
-
-
-def set_bare_context(factory: Callable[[], Any] | None) -> None:
-    """Say how a context for a call outside any run is made; None goes back to `holdfast.testing.context`."""
-    global _factory
-    _factory = factory
-
-
 def bare_context(name: str) -> Any:
     """A context for calling the function `name` directly, outside tracing and outside any body."""
-    if _factory is not None:
-        return _factory()
     try:
         # By name, when it is needed: nothing below `testing` may depend on it.
         factory = importlib.import_module("holdfast.testing").context

@@ -1,6 +1,6 @@
 """Answers: whether a JSON value is what a JSON Schema asks for, and in words what is wrong with it.
 
-Owns: problems of values and of schemas, defaults for what a value leaves out, and finding the way inside a schema.
+Owns: problems of values and of schemas, and defaults for what a value leaves out.
 Never: fetches anything: a schema stands for itself; what it refers to is under its own `$defs`.
 Invariant: what has no problems can be stored and is JSON, whatever the schema.
 """
@@ -25,6 +25,7 @@ from holdfast.model.limits import (
     SCHEMAS_COMPILED_MAX,
 )
 from holdfast.model.readable import unreadable
+from holdfast.model.schemas import at, check_width, resolved
 
 if TYPE_CHECKING:  # 25 ms, and most processes never check an answer
     import jsonschema_rs
@@ -132,20 +133,6 @@ def schema_of(annotation: Any) -> Any:
         if "unhashable" not in str(e):
             raise
         return _schema_with_formats(annotation)
-
-
-def resolved(root: Any, schema: Any) -> dict[str, Any]:
-    """A part of the schema `root`, with what it refers to inside `root`; {} where that cannot be told."""
-    found: dict[str, Any] = {}
-    for _ in range(_REFERENCES_MAX):
-        if not isinstance(schema, dict):
-            break
-        found = schema | found
-        reference = found.pop("$ref", None)
-        if reference is None:
-            return found
-        schema = _at(root, reference[1:]) if reference == "#" or str(reference).startswith("#/") else None
-    return {}
 
 
 def where(path: Iterable[str | int]) -> str:
@@ -256,6 +243,7 @@ def _text(schema: Any) -> bytes:
 def _checker(schema: bytes) -> jsonschema_rs.Validator:
     import jsonschema_rs
 
+    check_width(values.plain(schema))
     return jsonschema_rs.validator_for(
         schema.decode(), formats=formats.CHECKS, validate_formats=True, retriever=_refuse, mask=_VALUE
     )
@@ -293,9 +281,6 @@ def _schema_with_formats(annotation: Any) -> Any:
 _EXACT: Final = msgspec.json.Decoder(float_hook=Decimal)
 _EXACTLY: Final = msgspec.json.Encoder(decimal_format="number")
 
-_REFERENCES_MAX: Final = 100
-"""References from one to the next; more of them is a circle."""
-
 
 class _Default(NamedTuple):
     place: str
@@ -321,7 +306,7 @@ def _absent(schema: Any, text: bytes, whole: Any, used: set[str]) -> Iterator[tu
         if place not in known:
             known[place] = [default for default in _defaults(schema, text, place) if default.place not in used]
         if known[place]:
-            holder = _at(whole, found["instanceLocation"])
+            holder = at(whole, found["instanceLocation"])
             yield from ((holder, default) for default in known[place] if default.name not in holder)
 
 
@@ -346,7 +331,7 @@ def _telling(schema: bytes) -> bytes:
 
 def _defaults(schema: Any, text: bytes, place: str) -> Iterator[_Default]:
     """The defaults of the properties at a place in the schema, as far as they are right themselves."""
-    for name, part in _at(schema, place).items():
+    for name, part in at(schema, place).items():
         about = resolved(schema, part)
         if "default" not in about:
             continue
@@ -354,19 +339,6 @@ def _defaults(schema: Any, text: bytes, place: str) -> Iterator[_Default]:
         checker = _part_checkers(text).get(f"#{pointer}")
         if checker is not None and checker.is_valid(about["default"]):
             yield _Default(pointer, name, about["default"])
-
-
-def _at(whole: Any, pointer: str) -> Any:
-    """What a JSON pointer points at; None when nothing is there."""
-    for step in pointer.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(whole, dict):
-            whole = whole.get(key)
-        elif isinstance(whole, list) and key.isdigit() and int(key) < len(whole):
-            whole = whole[int(key)]
-        else:
-            return None
-    return whole
 
 
 def _escaped(step: str) -> str:

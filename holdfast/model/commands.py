@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.compensations import Instance, Undoable
 from holdfast.model.events import ErrorInfo, StepCompleted, StepFailed, StepStarted
 
 
@@ -79,11 +80,19 @@ class DropNode(OfBody, frozen=True):
     """The body was cancelled and has gone, or was given up."""
 
 
+class BodyDied(OfBody, frozen=True):
+    """The process that ran this body, and nothing else, died; the engine lives."""
+
+    how: str
+
+
 class StopNode(OfBody, frozen=True):
-    """The engine stops in an orderly way, or the run is paused, and the body was left: it goes on later, with the same
-    attempt."""
+    """The engine stops in an orderly way, or the run is paused, or the body's code does not fit what it remembers, and
+    the body was left: it goes on later, with the same attempt."""
 
     for_pause: bool = False
+    changed: str = ""
+    """How the body's code differs from what is remembered: the run is put on hold."""
 
 
 class RecordStep(OfBody, frozen=True):
@@ -98,6 +107,7 @@ class Checkpoint(OfBody, frozen=True):
     number: int
     vars: dict[str, bytes] = {}
     captured_vars: dict[str, Any] = {}
+    patches: dict[str, bool] = {}
 
 
 class NewChild(_Command, frozen=True):
@@ -116,6 +126,8 @@ class NewChild(_Command, frozen=True):
     detached: bool = False
     attach: bool = False
     """The run exists already, with the same workflow and input: wait for it, create nothing."""
+    given: bytes = b"{}"
+    """The inputs without defaults: a run that exists is compared under the schema of its own version."""
 
 
 class SendSignal(OfBody, frozen=True):
@@ -136,6 +148,8 @@ class OpenWait(OfBody, frozen=True):
     until: int | None = None
     child: NewChild | None = None
     about: Any = None
+    lasts: int | None = None
+    """Microseconds, where `until` was given as a duration."""
 
 
 class SuspendNode(OfBody, frozen=True):
@@ -161,17 +175,28 @@ class ProvideParams(_Command, frozen=True):
 
 
 class ProvideUndo(_Command, frozen=True):
-    """What there is to compensate: (node, path, visit, output_seq), last completed first; and (node, path, visit) of
-    what was compensated already."""
+    """What there is to compensate, last completed first, and what was compensated already."""
 
-    instances: tuple[tuple[str, str, int, int], ...]
-    undone: tuple[tuple[str, str, int], ...] = ()
+    instances: tuple[Undoable, ...]
+    undone: tuple[Instance, ...] = ()
+    unknown_args: dict[Instance, dict[str, Any]] = {}
+    """Inputs that the compensations of instances of unknown outcome take, located."""
+    steps: tuple[Undoable, ...] = ()
+    """Steps of unknown outcome whose compensations accept None."""
+    in_doubt: tuple[Instance, ...] = ()
+    """Those whose compensations do not."""
+    more: bool = False
+    """There is more to compensate than this: ask again when it is done."""
+    lacking: frozenset[str] = frozenset()
+    """The handlers of compensations that no engine has loaded."""
 
 
 class FinishRun(_Command, frozen=True):
     """Every node has settled; this is the result."""
 
     result: bytes
+    located: Any = None
+    """What makes the result, where it is too large to be stored a second time."""
 
 
 class FailRun(_Command, frozen=True):
@@ -189,6 +214,8 @@ class TakeOver(_Command, frozen=True):
     graceful: bool
     changed_code: tuple[tuple[str, str, str], ...] = ()
     """(handler, was, now)"""
+    isolated: bool = False
+    """Its bodies ran in processes of their own: the death of the engine is not counted against the run."""
 
 
 class Message(_Command, frozen=True):

@@ -10,6 +10,7 @@ reference means the same body first, then the enclosing ones.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import Expr
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NODE_VISITS_MAX
 from holdfast.model.policies import Retry
+from holdfast.model.values import DuplicateKey, unique_keys
 
 DEFAULT_QUEUE: Final = "default"
 
@@ -53,8 +55,14 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds that may pass without ctx.heartbeat()."""
     on_crash: Literal["rerun", "fail", "ask"] = "rerun"
     compensate: str | None = None
-    """The handler that undoes this node; it gets the output."""
+    """The handler that undoes this node; its first parameter gets the output."""
+    compensate_inputs: tuple[str, ...] = ()
+    """Parameters of that handler that get the arguments of the same names."""
     compensate_retry: Retry | None = None
+    compensate_timeout: float | None = None
+    compensate_heartbeat: float | None = None
+    compensate_on_crash: Literal["rerun", "fail", "ask"] = "rerun"
+    compensate_concurrency: int | None = None
     compensate_accepts_none: bool = False
     compensate_idempotent: bool = False
     concurrency: int | None = None
@@ -106,10 +114,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     persistence: str = "aggressive"
     """`aggressive`, `lazy`, or `interval:10s`."""
-    history: Literal["full", "audit"] = "full"
     on_failure: str = "fail"
     """`fail`, `continue`, `compensate` or `pend:<basket>`."""
-    on_code_change: Literal["continue", "fail", "branch"] = "continue"
+    on_code_change: Literal["continue", "fail"] = "continue"
     timeout: float | None = None
     """Seconds of wall time since the run's start."""
     priority: int = 0
@@ -154,6 +161,17 @@ def decode(data: bytes | str) -> Definition:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
         raise DefinitionError(f"this is not a workflow definition: {e}") from None
+
+
+def read(data: bytes | str) -> Definition:
+    """A definition from a file that a person wrote: a key that is there twice is refused."""
+    try:
+        json.loads(data, object_pairs_hook=unique_keys)
+    except DuplicateKey as e:
+        raise DefinitionError(f"this is not a workflow definition: {e}") from None
+    except (ValueError, RecursionError):
+        pass  # decoding names the field
+    return decode(data)
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")

@@ -135,9 +135,11 @@ class Fail(HoldfastError):
 
     code = "fail"
 
-    def __init__(self, message: str | None = None, *, retryable: bool = True) -> None:
+    def __init__(self, message: str | None = None, *, retryable: bool = True, details: Any = None) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.details = details
+        """Data for the one who handles the failure; JSON, and kept in the journal."""
 
 
 class ChildFailed(HoldfastError):
@@ -169,10 +171,10 @@ class HeartbeatLost(HoldfastError, TimeoutError):
     code = "heartbeat_lost"
 
 
-class StepMismatch(HoldfastError):
-    """The code asks for another step than the one that is remembered at this position."""
+class DuplicateKey(HoldfastError):
+    """Two calls of a body in different scopes were given the same key."""
 
-    code = "step_mismatch"
+    code = "duplicate_key"
 
 
 class NotSerialisable(HoldfastError):
@@ -220,10 +222,40 @@ class StoreReadOnly(StoreError):
     code = "store_read_only"
 
 
+class ServerReadOnly(StoreReadOnly):
+    """The server takes no writes at the moment: it is a replica, or a right is missing."""
+
+    code = "server_read_only"
+
+
 class StoreMissing(StoreError):
     """There is no such place for a database."""
 
     code = "store_missing"
+
+
+class UnsafeFilesystem(StoreError):
+    """The database lies on a file system on which SQLite's locks do not work."""
+
+    code = "unsafe_filesystem"
+
+
+class StoreGone(StoreError, OutcomeUnknown):
+    """The database file at its path is no longer the one that is open; what was committed last may be lost."""
+
+    code = "store_gone"
+
+
+class StoreDamaged(StoreError):
+    """A part of the database cannot be read: the file is damaged."""
+
+    code = "store_damaged"
+
+
+class StoreInactive(StoreError):
+    """The database is a backup, or was restored and not activated yet: engines do not work on it."""
+
+    code = "store_inactive"
 
 
 class UnfinishedCopy(StoreError):
@@ -260,6 +292,12 @@ class CorruptJournal(HoldfastError):
     """The journal of a run cannot be read."""
 
     code = "corrupt"
+
+
+class NewerFormat(CorruptJournal):
+    """The run was written by a newer Holdfast. Upgrade this one."""
+
+    code = "newer_format"
 
 
 class CannotBeRepaired(HoldfastError):
@@ -306,6 +344,17 @@ class Pended(BodyEnded):
         """The node runs again when it is resumed."""
         self.error = error
         """Why it could not do its work."""
+
+
+class StepMismatch(BaseException):
+    """The code makes another call than the one that is remembered at this position. The run is put on hold with
+    `code_changed`, and nothing that the body does afterwards counts. Do not catch it."""
+
+    code: ClassVar[str] = "step_mismatch"
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
 
 
 class DeadlinePassed(HoldfastError):

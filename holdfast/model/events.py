@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.model.errors import CorruptJournal
+from holdfast.model.errors import CorruptJournal, NewerFormat
+from holdfast.model.policies import Retry
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A failure as the journal keeps it: never locals, at most 16 KiB."""
 
     code: str
@@ -34,10 +35,19 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int | None = None
     run_id: str | None = None
     """Whose failure it is, where a parent is told of its child's."""
+    args: tuple[Any, ...] | None = None
+    """What the exception is made again of; None where that is not JSON."""
+    attributes: dict[str, Any] = {}
+    """The attributes of the exception that are JSON, as far as there is room for them."""
+
+    @property
+    def details(self) -> Any:
+        """What `hf.Fail(details=...)` said."""
+        return self.attributes.get("details")
 
 
-class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    pass
+class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """What a field means is lost when it is not known: an event with one is not read at all (NewerFormat)."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------
@@ -67,6 +77,9 @@ class RunTakenOver(_Event, frozen=True):
     token: int
     previous: str | None = None
     graceful: bool = False
+    isolated: bool = False
+    """The bodies that were cut off ran in processes of their own: the death of the engine is not counted against the
+    run."""
 
 
 class RunSuspended(_Event, frozen=True):
@@ -80,6 +93,8 @@ class RunResumed(_Event, frozen=True):
 class RunCancelRequested(_Event, frozen=True):
     reason: str = ""
     actor: str = ""
+    gives_up_undo: bool = False
+    """Compensations that cannot run are recorded as failed, instead of the run being put on hold for them."""
 
 
 class RunCancelled(_Event, frozen=True):
@@ -90,6 +105,9 @@ class RunCancelled(_Event, frozen=True):
 
 class RunCompleted(_Event, frozen=True):
     result: msgspec.Raw
+    """null where `located` says what the result is made of."""
+    located: Any = None
+    """Of a result that is too large for one event: the expression that makes it from values which the journal holds."""
 
 
 class RunFailed(_Event, frozen=True):
@@ -125,6 +143,8 @@ class BranchOpened(_Event, frozen=True):
     version: int = 0
     """The version it runs under; 0: its parent's."""
     actor: str = ""
+    enters: str = ""
+    """The top-level node that it begins with, whatever the condition of that node says."""
 
 
 class ForkRequested(_Event, frozen=True):
@@ -209,6 +229,26 @@ class TargetEntered(_Event, frozen=True):
     target: str
 
 
+class StepUndo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What undoes a step of a body."""
+
+    node: str
+    """The step's node: its compensation is an instance of `node~undo`."""
+    place: str
+    """Derived from the step's key, so that a step that runs again is undone under the same idempotency key."""
+    uses: str
+    """The handler."""
+    retry: Retry | None = None
+    accepts_none: bool = False
+    idempotent: bool = False
+    timeout: float | None = None
+    heartbeat: float | None = None
+    on_crash: Literal["rerun", "fail", "ask"] = "rerun"
+    concurrency: int | None = None
+    inputs: dict[str, msgspec.Raw] = {}
+    """Arguments of the step that the compensation takes."""
+
+
 # --- nodes -----------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +263,6 @@ class PhaseCompleted(_Event, frozen=True):
 class ScopeOpened(_Event, frozen=True):
     count: int | None = None
     """Items of a map; None for a loop."""
-    source: Any = None
 
 
 class ScopeClosed(_Event, frozen=True):
@@ -237,12 +276,18 @@ class ScopeClosed(_Event, frozen=True):
 class NodeScheduled(_Event, frozen=True):
     attempt: int
     not_before: int | None = None
+    undo: StepUndo | None = None
+    """Of the compensation of a step, when it is scheduled first: what it runs."""
+    died: str = ""
+    """How the process of the attempt before died, where that had one of its own."""
 
 
 class NodeStarted(_Event, frozen=True):
     attempt: int
     inputs: tuple[tuple[str, int, str], ...] = ()
     """(parameter, seq of the event that holds the value, pointer into it); never values."""
+    undo_args: dict[str, Any] = {}
+    """Where the arguments are that the node's compensation takes as well, located."""
 
 
 class NodeCheckpointed(_Event, frozen=True):
@@ -251,6 +296,8 @@ class NodeCheckpointed(_Event, frozen=True):
     number: int = 1
     vars: dict[str, msgspec.Raw] = {}
     captured_vars: dict[str, Any] = {}
+    patches: dict[str, bool] = {}
+    """What `ctx.patched` has said, by name."""
 
 
 class NodeSuspended(_Event, frozen=True):
@@ -279,7 +326,6 @@ class NodeCompleted(_Event, frozen=True):
     captured_vars: dict[str, Any] = {}
     virtual: bool = False
     """A map's or loop's output: made of its items' outputs, never stored twice."""
-    route: str | None = None
     pended_at: int | None = None
     """The event that holds the output: the body ended there, and its node waited in a basket since."""
 
@@ -319,6 +365,8 @@ class StepCompleted(_Event, frozen=True):
     output: msgspec.Raw
     key: str | None = None
     attempt: int = 1
+    undo: str = ""
+    """The place of its compensation, where it has one; StepStarted tells the rest."""
 
 
 class StepFailed(_Event, frozen=True):
@@ -334,7 +382,8 @@ class StepFailed(_Event, frozen=True):
 
 
 class StepStarted(_Event, frozen=True):
-    """Written only for steps of nodes whose `on_crash` is not rerun: their start is committed first."""
+    """Written only for steps of nodes whose `on_crash` is not rerun, and of nodes with a compensation in a workflow
+    that compensates: their start is committed first."""
 
     scope: str
     position: int
@@ -343,6 +392,10 @@ class StepStarted(_Event, frozen=True):
     digest: str
     key: str | None = None
     attempt: int = 1
+    undo: StepUndo | None = None
+    """What undoes it, if the run does not end well."""
+    repeats: bool = False
+    """After a crash it is simply tried again: what was started is not remembered as such."""
 
 
 # --- waits, messages, children ---------------------------------------------------------------------------------
@@ -372,10 +425,16 @@ UNANSWERED: Final = frozenset({"superseded", "cancelled"})
 class TimerSet(_Event, frozen=True):
     timer: str
     due_at: int
+    """By the wall clock, as it was when the timer was set."""
+    boot: str = ""
+    """Not empty: it was set by a duration, in this boot of the machine, which is over at `elapsed` (elapsed.py)."""
+    elapsed: int = 0
 
 
 class TimerFired(_Event, frozen=True):
     timer: str
+    elapsed: int = 0
+    """The elapsed time that it was judged by, in the boot in which it was set; 0: the wall clock was."""
 
 
 class TimerCancelled(_Event, frozen=True):
@@ -413,6 +472,9 @@ class CodeChanged(_Event, frozen=True):
     handler: str
     was: str
     now: str
+    accepted: bool = False
+    """Of an instance: a person accepts that its body makes other calls than it remembers. What it remembered before
+    answers calls that agree with it, and hinders no other."""
 
 
 Event = (
@@ -490,13 +552,19 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(type_name: str, data: bytes) -> Any:
-    """An event from its row; an unknown type or a damaged row is `CorruptJournal`."""
+    """An event from its row. Raises CorruptJournal when the row is damaged, NewerFormat when its type or one of its
+    fields is not known here."""
     decoder = _decoders.get(type_name)
     if decoder is None:
-        raise CorruptJournal(f"unknown event type {type_name!r}; it may come from a newer Holdfast")
+        raise NewerFormat(
+            f"the event type {type_name!r} is not known here: a newer Holdfast wrote it; upgrade this one"
+        )
     try:
         return decoder(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as e:
+        if "unknown field" in str(e):
+            what = f"a {type_name} event holds what is not known here ({e})"
+            raise NewerFormat(f"{what}: a newer Holdfast wrote it; upgrade this one") from None
         raise CorruptJournal(f"a {type_name} event cannot be read: {e}") from None
 
 

@@ -14,9 +14,11 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model import references
+from holdfast.model.compensations import is_undo, undone_by
 from holdfast.model.definition import Settings
+from holdfast.model.elapsed import Elapsed
 from holdfast.model.errors import IllegalTransition, InvalidInput
-from holdfast.model.graph import reading
+from holdfast.model.graph import reading, step_undo_plan
 from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.state import (
     RUN_TIMEOUT,
@@ -44,6 +46,8 @@ def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> Non
     order of `seq`; along a lineage (lineage.py) it only grows, over all branches it has no gap."""
     assert entry.seq > state.seq, f"run {state.run_id}: event {entry.seq} after {state.seq}"
     state.seq = entry.seq
+    if entry.at > state.last_at:
+        state.last_at = entry.at
     event = entry.event
     kind = type(event)
     on_node = _NODE_EVENTS.get(kind)
@@ -80,7 +84,7 @@ def _run_created(state: RunState, entry: ev.Entry, e: ev.RunCreated) -> None:
 
 
 def _run_taken_over(state: RunState, entry: ev.Entry, e: ev.RunTakenOver) -> None:
-    if not e.graceful:
+    if not (e.graceful or e.isolated):
         state.recoveries += 1
 
 
@@ -104,16 +108,44 @@ def _run_cancel_requested(state: RunState, entry: ev.Entry, e: ev.RunCancelReque
         state.fold.closing = "cancelling"
         state.fold.cancel_reason, state.fold.cancel_actor = e.reason, e.actor
         state.fold_changed = True
+    if e.gives_up_undo:
+        state.fold.gives_up_undo, state.fold_changed = True, True
 
 
 def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None:
-    """The state is what the branch inherits (lineage.py); now it begins a life of its own: not ending, not ended."""
+    """The state is what the branch inherits (lineage.py); now it begins a life of its own, and has not ended."""
     fold = state.fold
     fold.ancestors = [*fold.ancestors, (e.parent, e.cutoff_seq)]
     state.branch, fold.key_epoch = e.branch, e.key_epoch
     state.status = RunStatus.RUNNING if state.started_at is not None else RunStatus.CREATED
     state.finished_at = None
     state.recoveries = 0
+    fold.gives_up_undo = False
+    if not any(is_undo(parse_instance(text)[0]) for text in (*e.reopened, *e.dropped)):
+        _live_on(state, e)  # else it ends as it did: only compensations that failed run again
+    for text in e.reopened:
+        node, path, _ = parse_instance(text)
+        ns = state.nodes.get((node, path))
+        if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
+            _forgive(state, ns, ns.failures + 1)
+            state.touch(ns)
+    there = {ns.node for ns in state.nodes.values() if ns.scope.owner is None}
+    fold.entered = [name for name in fold.entered if name in there]
+    _enter(state, e.enters)
+    fold.phases = _phases(state)
+    state.fold_changed = True
+
+
+def _enter(state: RunState, target: str) -> None:
+    """The run goes on at a node whatever its condition says; it counts as true for what follows."""
+    plan = state.plan.root.nodes.get(target)
+    if plan is not None and plan.definition.when is not None:
+        state.fold.entered = [*state.fold.entered, target]
+
+
+def _live_on(state: RunState, e: ev.BranchOpened) -> None:
+    """The run is not ending any more."""
+    fold = state.fold
     fold.closing, fold.cancel_reason, fold.cancel_actor, fold.others = "", None, "", []
     fold.ticket = None if e.reason == "jump" else fold.ticket
     fold.error = fold.error if fold.failed else None
@@ -122,14 +154,6 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
         for node, path, visit in fold.unknown
         if (ns := state.nodes.get((node, path))) is not None and (ns.settled or visit < ns.visit)
     ]
-    for text in e.reopened:
-        node, path, _ = parse_instance(text)
-        ns = state.nodes.get((node, path))
-        if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
-            _forgive(state, ns, ns.failures + 1)
-            state.touch(ns)
-    fold.phases = _phases(state)
-    state.fold_changed = True
 
 
 def _phases(state: RunState) -> dict[str, str]:
@@ -190,6 +214,8 @@ def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> No
                 state.close(state.nodes[key])
                 root.unsettled.add(plan.id)
     fold.ticket = None
+    fold.entered = [name for name in fold.entered if name not in again]
+    _enter(state, e.target)
     fold.phases = _phases(state)
     _recount_failures(state)
     state.fold_changed = True
@@ -215,8 +241,14 @@ def _is_of(error: ev.ErrorInfo, ns: NodeState) -> bool:
 def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
     _move(ns, _SCHEDULED)
     ns.attempt = e.attempt
+    if e.undo is not None:
+        ns.plan = step_undo_plan(ns.node, ns.scope.plan, e.undo)
+        key = instance_text(ns.node, ns.path, ns.visit)
+        state.fold.undoing, state.fold_changed = {**state.fold.undoing, key: e.undo}, True
     if e.not_before or ns.not_before:
         ns.not_before = e.not_before or 0
+    if e.died:
+        state.recoveries += 1
     if state.started_at is None:
         _run_started(state, entry)
 
@@ -296,7 +328,7 @@ def _node_failed(state: RunState, entry: ev.Entry, e: ev.NodeFailed, ns: NodeSta
     if not e.closes and e.counts:
         state.fold.failed += 1
         state.fold.error = state.fold.error or e.error
-    if ns.node.endswith("~undo"):
+    if is_undo(ns.node):
         state.fold.others = [*state.fold.others, e.error]
     elif e.error.code == "outcome_unknown":  # cut off, and not to be repeated: it may have to be undone
         state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path, ns.visit)]
@@ -340,9 +372,13 @@ def _settle(state: RunState, ns: NodeState) -> None:
     """An instance has its final status: its scope may have ended with it."""
     if ns.waits:
         ns.waits = ()
-    if state.undo and ns.node.endswith("~undo"):
-        undone = (ns.node.removesuffix("~undo"), ns.path, ns.visit)
-        state.undo = [left for left in state.undo if left[:3] != undone]
+    if state.undo and is_undo(ns.node):
+        undone = (undone_by(ns.node), ns.path, ns.visit)
+        state.undo = [left for left in state.undo if left.instance != undone]
+    if state.fold.undoing and is_undo(ns.node):
+        key = instance_text(ns.node, ns.path, ns.visit)
+        state.fold.undoing = {k: undo for k, undo in state.fold.undoing.items() if k != key}
+        state.fold_changed = True
     scope = ns.scope
     scope.unsettled.discard(ns.node)
     while scope.owner is not None and state.scopes.get(scope.path) is scope:
@@ -464,12 +500,20 @@ def _step_completed(state: RunState, entry: ev.Entry, e: ev.StepCompleted) -> No
     state.recoveries = 0
 
 
+def _step_started(state: RunState, entry: ev.Entry, e: ev.StepStarted) -> None:
+    if e.undo is not None and not state.fold.undoes_steps:
+        state.fold.undoes_steps, state.fold_changed = True, True
+
+
 def _timer_set(state: RunState, entry: ev.Entry, e: ev.TimerSet) -> None:
     state.timers[e.timer] = e.due_at
+    if e.boot:
+        state.lasting[e.timer] = Elapsed(e.boot, e.elapsed)
 
 
 def _timer_fired(state: RunState, entry: ev.Entry, e: ev.TimerFired) -> None:
     state.timers.pop(e.timer)
+    state.lasting.pop(e.timer, None)
     if e.timer == RUN_TIMEOUT and not state.fold.closing:
         limit = state.fold.settings.timeout
         state.fold.closing = "failing"
@@ -479,6 +523,7 @@ def _timer_fired(state: RunState, entry: ev.Entry, e: ev.TimerFired) -> None:
 
 def _timer_cancelled(state: RunState, entry: ev.Entry, e: ev.TimerCancelled) -> None:
     state.timers.pop(e.timer)
+    state.lasting.pop(e.timer, None)
 
 
 def _child_started(state: RunState, entry: ev.Entry, e: ev.ChildStarted) -> None:
@@ -547,6 +592,7 @@ _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
     ev.TargetEntered: _target_entered,
     ev.ScopeClosed: _scope_closed,
     ev.StepCompleted: _step_completed,
+    ev.StepStarted: _step_started,
     ev.WaitOpened: _wait_opened,
     ev.WaitClosed: _wait_closed,
     ev.TimerSet: _timer_set,

@@ -7,7 +7,7 @@ Never: knows formats that are only texts (e-mail addresses, host names); whoever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -15,6 +15,8 @@ from uuid import UUID
 
 import msgspec
 from msgspec import inspect
+
+from holdfast.model.schemas import with_types
 
 
 def _reads_as(kind: type) -> Callable[[str], bool]:
@@ -49,51 +51,6 @@ _OPEN: Final = {inspect.DateTimeType: "date-time", inspect.TimeType: "time", ins
 
 def name_open_ones(annotation: Any, schema: dict[str, Any]) -> None:
     """Put `format` into the schema of this annotation wherever its type says more about a text than the schema does."""
-    try:
-        stack: list[tuple[inspect.Type, Any]] = [(inspect.type_info(annotation), schema)]
-    except (TypeError, NotImplementedError):
-        return  # a type that msgspec cannot look into
-    definitions = schema.get("$defs", {})
-    seen: set[tuple[Any, str]] = set()
-    while stack:
-        info, part = stack.pop()
-        if not isinstance(part, dict):
-            continue
-        while isinstance(info, inspect.Metadata):
-            info = info.type
-        if reference := part.get("$ref"):
-            visit = (getattr(info, "cls", None), reference)
-            if visit in seen:
-                continue  # a class that contains itself
-            seen.add(visit)
-            part = definitions.get(reference.removeprefix("#/$defs/"), {})
-        if name := _OPEN.get(type(info)):
-            if part.get("type") == "string":
-                part.setdefault("format", name)
-        else:
-            stack.extend(_parts(info, part))
-
-
-def _parts(info: inspect.Type, schema: dict[str, Any]) -> Iterator[tuple[inspect.Type, Any]]:
-    """The types inside a type, each with the schema that was made from it."""
-    match info:
-        case inspect.UnionType():
-            # The order of `anyOf` is msgspec's own: each member meets each alternative, and only what fits counts.
-            # Two kinds of texts in one union do not get here; msgspec cannot look into those.
-            for alternative in schema.get("anyOf", ()):
-                yield from ((member, alternative) for member in info.types)
-                if "anyOf" in alternative:
-                    yield info, alternative
-        case inspect.CollectionType():
-            yield info.item_type, schema.get("items")
-        case inspect.TupleType():
-            yield from zip(info.item_types, schema.get("prefixItems", ()), strict=False)
-        case inspect.DictType():
-            yield info.value_type, schema.get("additionalProperties")
-        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
-            if str(schema.get("title")).partition("[")[0] != getattr(info.cls, "__name__", None):
-                return  # another member of the same union
-            by_name = schema.get("properties", {})
-            by_place = schema.get("prefixItems", ())
-            yield from ((field.type, by_name.get(field.encode_name)) for field in info.fields)
-            yield from zip((field.type for field in info.fields), by_place, strict=False)
+    for info, part in with_types(annotation, schema):
+        if (name := _OPEN.get(type(info))) and part.get("type") == "string":
+            part.setdefault("format", name)

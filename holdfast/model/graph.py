@@ -9,9 +9,13 @@ first, then the nearest enclosing one, `up` levels away.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from holdfast.model.compensations import UNDO
 from holdfast.model.definition import Body, Definition, NodeDef
+from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
 
 _VAR = "$"
@@ -36,8 +40,6 @@ class NodePlan(msgspec.Struct, gc=False):
     """Nodes that its data refers to."""
     settles_after: frozenset[str] = frozenset()
     """Of `waits_for`, those that must settle however its data chooses: order, condition, what its body refers to."""
-    follows: str | None = None
-    """A link of a chain: the one node that it waits for, of which it also takes its data."""
     dependents: tuple[str, ...] = ()
     """Nodes of the same scope to look at when this one settles."""
     captures: tuple[Capture, ...] = ()
@@ -70,8 +72,6 @@ class ScopePlan(msgspec.Struct, gc=False):
     """The id of the map or loop; empty for the workflow."""
     entries: tuple[str, ...] = ()
     """Nodes that wait for nothing in this scope."""
-    direct_result: tuple[str, tuple[str | int, ...]] | None = None
-    """(node, keys) when the result is a plain reference to a call of this scope: most are."""
     param_captures: tuple[tuple[str, Capture], ...] = ()
     """(parameter, capture) that conditions inside read of the scope's own parameters; nothing inside is decided before
     the engine has provided them."""
@@ -96,6 +96,35 @@ class ScopePlan(msgspec.Struct, gc=False):
                     found.add(name)
                     todo.append(name)
         return found
+
+
+def condition_left(scope: ScopePlan, plan: NodePlan, entered: Sequence[str]) -> Expr | None:
+    """What is left to judge of a node's condition, given nodes that the run was led to whatever theirs said: blocks
+    that one of those lies in count as entered for everything behind it. None: nothing."""
+    held: list[Expr] = []
+    for name in entered:
+        if plan.id in scope.downstream(name):
+            held += _blocks(scope.nodes[name].definition.when)
+    return _without(plan.definition.when, held) if held else plan.definition.when
+
+
+def _blocks(condition: Expr | None) -> list[Expr]:
+    """The conditions of the blocks around a node, innermost first: nested ones are written [and, outer, inner]."""
+    found: list[Expr] = []
+    while condition is not None:
+        found.append(condition)
+        nested = isinstance(condition, list) and condition[0] == "and" and len(condition) == 3
+        condition = condition[1] if nested else None
+    return found
+
+
+def _without(condition: Expr | None, held: list[Expr]) -> Expr | None:
+    if condition is None or condition in held:
+        return None
+    if not (isinstance(condition, list) and condition[0] == "and" and len(condition) == 3):
+        return condition
+    outer = _without(condition[1], held)
+    return condition[2] if outer is None else ["and", outer, condition[2]]
 
 
 class Plan(msgspec.Struct, gc=False):
@@ -171,8 +200,6 @@ def _compile_scope(
         if d.kind == "call":
             plan.direct = _direct(d, scope)
         plan.lazy = any(isinstance(e, list) and e and e[0] in _CHOOSING for x in data for e in walk(x))
-        if len(plan.waits_for) == 1 and plan.data_nodes == plan.waits_for and not plan.lazy:
-            plan.follows = plan.waits_for[0]
         for expr in _rule_expressions(d):
             _capture(expr, scope, captures, inputs, params)
         if d.until is not None and plan.body is not None:
@@ -186,7 +213,6 @@ def _compile_scope(
     for node_id, dependents in waiting.items():
         scope.nodes[node_id].dependents = tuple(dependents)
     scope.entries = tuple(plan.id for plan in scope.nodes.values() if not plan.waits_for)
-    scope.direct_result = _direct_result(result, scope)
     scope.param_captures += tuple(params.values())  # bodies inside may have added theirs
     return scope
 
@@ -207,20 +233,32 @@ def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[
     return tuple(found)
 
 
-def _direct_result(result: Expr, scope: ScopePlan) -> tuple[str, tuple[str | int, ...]] | None:
-    link = chain(result)
-    if link is None:
-        return None
-    (kind, *names), keys = link
-    is_call = kind == "node" and names[0] in scope.nodes and scope.nodes[names[0]].definition.kind == "call"
-    return (names[0], keys) if is_call else None
+def step_undo_plan(node: str, scope: ScopePlan, undo: StepUndo | None) -> NodePlan:
+    """The compensation of a step as a node; without `undo`: of one that has ended, of which nothing is decided."""
+    if undo is None:
+        return NodePlan(NodeDef(id=node), scope, (), False, ())
+    definition = NodeDef(
+        id=node,
+        uses=undo.uses,
+        retry=undo.retry,
+        timeout=undo.timeout,
+        heartbeat=undo.heartbeat,
+        on_crash=undo.on_crash,
+        concurrency=undo.concurrency,
+        idempotent=undo.idempotent,
+    )
+    return NodePlan(definition, scope, (), False, ())
 
 
 def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
     undo = NodeDef(
-        id=f"{d.id}~undo",
+        id=f"{d.id}{UNDO}",
         uses=d.compensate or "",
         retry=d.compensate_retry,
+        timeout=d.compensate_timeout,
+        heartbeat=d.compensate_heartbeat,
+        on_crash=d.compensate_on_crash,
+        concurrency=d.compensate_concurrency,
         idempotent=d.compensate_idempotent,
         lane=d.lane,
     )

@@ -1,7 +1,10 @@
 """Limits: every number that bounds something that could grow, with the reason for it.
 
-Owns: the defaults. Settings override the ones that users may differ about.
+Owns: the defaults. Settings override the ones that users may differ about. And the unit in which times are counted.
 """
+
+SECOND = 1_000_000
+"""Instants and durations are microseconds."""
 
 INLINE_LIMIT_BYTES = 1_000_000
 """A value up to this size lives in its event; reading a journal page must stay quick."""
@@ -11,6 +14,13 @@ CAPTURED_BYTES_MAX = 4_096
 
 ERROR_BYTES_MAX = 16_384
 """Type, message and the user's frames of one failure; more is cut, so that a loop of failures cannot fill the disk."""
+
+ERROR_DETAILS_BYTES_MAX = 16_384
+"""JSON of the arguments and attributes of one failure, by which it is raised again; larger ones are left out, so that
+an exception that carries a whole response does not fill the journal with it."""
+
+ERROR_KINDS_BYTES_MAX = 4_096
+"""The names of a failure's class and its bases; longer ones are cut."""
 
 MAP_LIMIT_DEFAULT = 100
 """Items of one map in flight; enough to hide latency, small enough to be kind to whoever is called."""
@@ -30,6 +40,13 @@ REMEMBERED_CALLS_WARN = 10_000
 
 REMEMBERED_CALLS_MAX = 200_000
 """Remembered calls since the last checkpoint at which the node fails with the hint to checkpoint."""
+
+TASK_SCOPE_LENGTH_MAX = 200
+"""Characters by which tasks in tasks may lengthen the scope that is stored with each of their calls; beyond it the path
+is stored as a digest, so that a chain of a thousand tasks does not fill the journal with names."""
+
+REHEARSAL_SECONDS = 30.0
+"""How long a body is replayed to say what a change of its code would reuse; it only waits for its own code."""
 
 BUFFERED_EVENTS_MAX = 1_000
 """Events a `lazy` or `interval` run may hold back; bounds what a crash repeats and what memory holds."""
@@ -69,16 +86,11 @@ MAX_RECOVERIES = 10
 """Consecutive recoveries without progress before a run is put on hold."""
 
 SUSPECT_RECOVERIES = 3
-"""From this recovery in a row on a run goes on alone: two crashes may have been anybody's."""
+"""From this recovery in a row on the bodies of a run execute in spawned processes: two crashes may be coincidence."""
 
-SUSPECT_PATIENCE_SECONDS = 1.0
-"""How long a suspect waits for a moment when nothing else runs, before new bodies have to wait for it."""
-
-SUSPECT_PATIENCE_SECONDS_MAX = 60.0
-"""How long new bodies wait for those that run, at most, so that a suspect gets its turn."""
-
-ISOLATION_SECONDS_MAX = 600.0
-"""How long one body may keep all others waiting; beyond that it may itself be waiting for one of them."""
+ISOLATED_PROCESSES = 16
+"""Spawned processes for bodies of suspects, per engine. Each costs about 40 MiB; most suspects are innocent and wait
+for something else than the processor."""
 
 SYNC_THREADS = 32
 """Threads for sync bodies; they mostly wait for something, and each costs about 100 KiB."""
@@ -93,7 +105,11 @@ NAME_LENGTH_MAX = 200
 """Names of nodes, workflows, variables, runs, people, baskets and signals; they are index keys and stand in paths."""
 
 PRIORITY_MAX = 1_000_000_000
-"""Priorities are between minus this and this: databases compare them as numbers of 64 bits, also multiplied."""
+"""Priorities are between minus this and this: databases compare them as numbers of 64 bits."""
+
+UNDO_PORTION = 10_000
+"""Steps to compensate that are read at once: a run that made a million is undone in portions, each of which reads its
+journal once."""
 
 TEXT_LENGTH_MAX = 10_000
 """Characters of a question or a reason: they are read by people, in lists. What is longer belongs into `about`."""
@@ -123,5 +139,44 @@ ANSWER_PROBLEM_LENGTH_MAX = 300
 ANSWER_SEARCHED_BYTES_MAX = 65_536
 """Of a longer answer only the first problem is told: finding all of 100,000 takes a second."""
 
+TRUSTED_FILES_MAX = 10_000
+"""Files of code that a user has allowed, over all databases; the oldest are forgotten, which costs a question."""
+
+SCHEMA_PARTS_MAX = 2_000
+"""Parts of a JSON Schema that apply to one place of a value; checking by them takes tens of milliseconds. 2 KB of
+definitions that name each other twice would be half a billion, and keep the event loop for seconds."""
+
+SCHEMA_STEPS_MAX = 200_000
+"""Parts that are followed to find that out; a schema of 1 MB has about 20,000."""
+
 SCHEMAS_COMPILED_MAX = 256
 """JSON Schemas kept ready to check answers by; compiling one costs several times what checking by it does."""
+
+# --- reading: pages that keep one read short, and what a person can take in -------------------------------------------
+
+DOCTOR_RUNS_AT_ONCE = 5_000
+"""Runs of one survey of the doctor: a few hundred milliseconds."""
+
+DOCTOR_EVENTS_AT_ONCE = 10_000
+"""Events that an audit reads at once; 10,000 are a few megabytes."""
+
+CLOCK_SLACK_MICROSECONDS = 1_000_000
+"""How much too early a timer may seem to have fired: wall clocks are set back by a little all the time."""
+
+WAITS_AT_ONCE = 500
+"""Runs whose waits are read at once."""
+
+UNDRIVEN_COUNTED_MAX = 1_000
+"""Unfinished runs that are looked at to count those without an engine: a larger number tells an operator nothing
+more."""
+
+WHY_NAMED_MAX = 3
+"""Nodes and waits that the paragraph of `why` names; the view of the run has all of them."""
+
+CHOSEN_COUNTER_MIN = 1 << 30
+"""Change counters of SQLite files that Holdfast chooses at random are between this and twice as much: a database that
+counts its commits from 1 does not come there."""
+
+BACKUP_COUNTER_STEP = 1024
+"""Those of backups are multiples of it: a million different ones, and of other files that have such a counter by chance
+one in so many is taken for a backup, which costs a write."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.model import events as ev
+from holdfast.model.compensations import Instance, is_undo
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import evolve
 from holdfast.model.graph import NodePlan, Plan, ScopePlan
@@ -21,9 +22,6 @@ from holdfast.model.instances import parse_instance
 from holdfast.model.state import Key, RunState
 
 ROOT_BRANCH = 1
-UNDO = "~undo"
-Instance = tuple[str, str, int]
-"""(node, path, visit)"""
 Around = tuple[ScopePlan, str, NodePlan | None, int]
 """A scope, its path, the map or loop it belongs to, item or round."""
 _K = TypeVar("_K")
@@ -90,9 +88,16 @@ def inherited(line: Sequence[ev.Entry], branch: Branch, plan: Plan) -> list[ev.E
     if not branch.dropped and not branch.reopened:
         return kept
     reopened = [parse_instance(text) for text in branch.reopened]
-    dropped = Dropped(plan, [parse_instance(text) for text in branch.dropped], kept, reopened)
+    roots = [parse_instance(text) for text in branch.dropped]
+    again = {instance for instance in roots if is_undo(instance[0])}
+    keeps_undone = bool(again) or any(is_undo(node) for node, _, _ in reopened)
+    dropped = Dropped(plan, [root for root in roots if root not in again], kept, reopened, keeps_undone=keeps_undone)
     goes_on = set(reopened)
-    return [e for e in kept if not dropped.covers(e) and not _is_end_of(e, goes_on, dropped)]
+    return [
+        e
+        for e in kept
+        if not dropped.covers(e) and (e.node, e.path, e.visit) not in again and not _is_end_of(e, goes_on, dropped)
+    ]
 
 
 def carried(
@@ -132,7 +137,11 @@ class Dropped:
         roots: Sequence[Instance],
         line: Sequence[ev.Entry],
         reopened: Sequence[Instance] = (),
+        *,
+        keeps_undone: bool = False,
     ) -> None:
+        self._keeps_undone = keeps_undone
+        """What was undone stays undone: the branch goes on with that."""
         self._since: dict[Key, int] = {}
         """Instances that are dropped, with the event from which on (another visit may have come before)."""
         self._inside: dict[str, int] = {}
@@ -207,8 +216,8 @@ class Dropped:
 
     def has(self, node: str, path: str, seq: int) -> bool:
         """Whether what an instance did at `seq` is dropped."""
-        if node.endswith(UNDO):
-            return True
+        if is_undo(node):
+            return not self._keeps_undone
         since = self._since.get((node, path))
         if since is not None and seq >= since:
             return True

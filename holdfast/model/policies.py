@@ -66,10 +66,10 @@ HOPELESS = frozenset(
     for name in (
         "ChildFailed",
         "DeadlinePassed",
+        "DuplicateKey",
         "InvalidInput",
         "NotSerialisable",
         "OutcomeUnknown",
-        "StepMismatch",
         "UsageError",
         "ValueTooLarge",
     )

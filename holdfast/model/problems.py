@@ -65,10 +65,6 @@ def check_settings(settings: Settings) -> list[Problem]:
         if kind != "interval" or not _is_duration(interval):
             wrong = f"{settings.persistence!r} is not 'aggressive', 'lazy' or 'interval:10s'"
             bad("persistence", wrong, "leave it out to commit every step ('aggressive')")
-    if settings.history not in {"full", "audit"}:
-        bad("history", f"{settings.history!r} is not 'full'", "leave it out")
-    elif settings.history == "audit":
-        bad("history", "'audit' is not supported yet", "use 'full'")
     if settings.on_failure.startswith("pend:"):
         try:
             texts.name(settings.on_failure.removeprefix("pend:"), "the basket")
@@ -77,11 +73,9 @@ def check_settings(settings: Settings) -> list[Problem]:
     elif settings.on_failure not in {"fail", "continue", "compensate"}:
         wrong = f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'"
         bad("on_failure", wrong, "leave it out to fail with the first node that fails")
-    if settings.on_code_change not in {"continue", "fail", "branch"}:
+    if settings.on_code_change not in {"continue", "fail"}:
         wrong = f"{settings.on_code_change!r} is not 'continue' or 'fail'"
         bad("on_code_change", wrong, "leave it out to go on with the new code")
-    if settings.on_code_change == "branch":
-        bad("on_code_change", "'branch' is not supported yet", "use 'continue' or 'fail'")
     if settings.timeout is not None and not (is_delay(settings.timeout) and settings.timeout > 0):
         wrong = f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years"
         bad("timeout", wrong, "leave it out for a run that may take as long as it likes")
@@ -98,15 +92,21 @@ def check_settings(settings: Settings) -> list[Problem]:
     if not is_count(settings.max_visits):
         wrong = f"{settings.max_visits!r} is not a whole number above 0"
         bad("max_visits", wrong, f"leave it out for {NODE_VISITS_MAX:,}")
-    if isinstance(settings.priority, bool) or not isinstance(settings.priority, int):
-        bad("priority", f"{settings.priority!r} is not a whole number", _PRIORITIES)
-    elif abs(settings.priority) > PRIORITY_MAX:
-        wrong = f"the priority {settings.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}"
-        bad("priority", wrong, _PRIORITIES)
+    if (wrong_priority := priority_problem(settings.priority)) is not None:
+        bad("priority", wrong_priority, PRIORITIES)
     return found
 
 
-_PRIORITIES: Final = "the higher one goes first; without one it is 0"
+PRIORITIES: Final = "the higher one goes first; without one it is 0"
+
+
+def priority_problem(priority: Any) -> str | None:
+    """What is wrong with the priority of a run or of a node, or None."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        return f"{priority!r} is not a whole number"
+    if abs(priority) > PRIORITY_MAX:
+        return f"the priority {priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}"
+    return None
 
 
 def retry_problems(retry: Retry) -> list[str]:

@@ -17,9 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.model import events as ev
+from holdfast.model.compensations import Instance, Undoable, is_undo, undoes_step, undone_by
 from holdfast.model.definition import Settings
-from holdfast.model.graph import NodePlan, Plan, ScopePlan
+from holdfast.model.elapsed import Elapsed, due
+from holdfast.model.graph import NodePlan, Plan, ScopePlan, step_undo_plan
 from holdfast.model.ids import derived
+from holdfast.model.instances import instance_text
 from holdfast.model.ranges import Ranges
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 
@@ -210,6 +213,15 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     ticket: Ticket | None = None
     visits: dict[str, int] = {}
     """The current visit of top-level nodes that were entered again; what lies inside a map or loop has its visit."""
+    entered: list[str] = []
+    """Top-level nodes that a ticket or an operator led to and that have a condition: from there on it counts as
+    true."""
+    undoes_steps: bool = False
+    """Steps with a compensation were started: the journal tells which."""
+    undoing: dict[str, ev.StepUndo] = {}
+    """Compensations of steps that have begun and not ended, by instance."""
+    gives_up_undo: bool = False
+    """An operator has asked that compensations which cannot run are recorded as failed."""
     input_seq: int = 1
     """The event that holds the input: RunCreated, unless it was edited."""
     ancestors: list[tuple[int, int]] = []
@@ -239,22 +251,40 @@ class RunState(msgspec.Struct, gc=False):
     scopes: dict[str, OpenScope] = {}
     waits: dict[str, WaitState] = {}
     timers: dict[str, int] = {}
+    """When each is due, by the wall clock as it was when the timer was set."""
+    lasting: dict[str, Elapsed] = {}
+    """Those of them that were set by a duration: when it is over."""
     missing: dict[Key, set[str]] = {}
     """Which nodes a pending instance still waits for; made when first asked, never stored."""
-    undo: list[tuple[str, str, int, int]] | None = None
-    """(node, path, visit, output_seq) left to compensate, last completed first; provided by the engine, never
-    stored."""
+    undo: list[Undoable] | None = None
+    """What is left to compensate, last completed first; provided by the engine, never stored."""
+    undoing: Undoable | None = None
+    """The one of them that was told to run; never stored."""
+    more_to_undo: bool = False
+    """Further ones are to be asked for when these are undone; never stored."""
+    in_doubt: tuple[Instance, ...] = ()
+    """Steps of unknown outcome whose compensations do not accept None; provided with `undo`, never stored."""
+    lacking: frozenset[str] = frozenset()
+    """The handlers of compensations that no engine has loaded; provided with `undo`, never stored."""
     signals: dict[str, deque[HeldSignal]] = {}
     """Signals that nobody has received yet, by name, in order of arrival; the inbox is their table, no event tells of
     them."""
     changed: list[NodeState] = []
     fold_changed: bool = False
+    format: int = 1
+    """What a reader of the run must know (run_format.py)."""
+    last_at: int = 0
+    """The time of its latest event, as far as is known: a wall clock that is set back does not make history go back."""
 
     @classmethod
     def new(cls, plan: Plan, run_no: int, run_id: str, created_at: int) -> RunState:
         state = cls(plan, run_no, run_id, created_at)
         state.open_root()
         return state
+
+    def due_at(self, timer: str, now: int, elapsed: Elapsed | None) -> int:
+        """When a timer that is set is due, by the wall clock that shows `now`."""
+        return due(self.timers[timer], self.lasting.get(timer), now, elapsed)
 
     def open_root(self) -> None:
         """Open the scope of the workflow itself, with nothing in it settled."""
@@ -265,14 +295,17 @@ class RunState(msgspec.Struct, gc=False):
         ns = self.nodes.get((node, path))
         if ns is not None and visit is not None and visit != ns.visit:
             # each visit of a node is undone by itself, one after the other; no other instance has two lives at once
-            assert node.endswith("~undo"), f"run {self.run_id}: visit {visit} of {node}@{path} during {ns.visit}"
+            assert is_undo(node), f"run {self.run_id}: visit {visit} of {node}@{path} during {ns.visit}"
             self.close(ns)
             ns = None
         if ns is None:
-            base = node.removesuffix("~undo")
+            base = undone_by(node)
             if base != node:  # a compensation may belong to an item that closed long ago; it opens nothing again
                 scope_plan = self.plan.scope_of(path)
-                undo = scope_plan.nodes[base].undo
+                if undoes_step(path):
+                    undo: NodePlan | None = step_undo_plan(node, scope_plan, self.step_undo(node, path, visit or 1))
+                else:
+                    undo = scope_plan.nodes[base].undo
                 assert undo is not None
                 return self.meet(undo, OpenScope(path, scope_plan, None), node, path, visit)
             scope = self.scopes.get(path)
@@ -280,6 +313,10 @@ class RunState(msgspec.Struct, gc=False):
                 scope = self.scope_at(path)
             ns = self.meet(scope.plan.nodes[base], scope, node, path, visit)
         return ns
+
+    def step_undo(self, node: str, path: str, visit: int) -> ev.StepUndo | None:
+        """What the compensation of a step runs, if it has begun and not ended."""
+        return self.fold.undoing.get(instance_text(node, path, visit))
 
     def meet(self, plan: NodePlan, scope: OpenScope, node: str, path: str, visit: int | None = None) -> NodeState:
         """An instance that is met for the first time, pending; for those who have its plan and scope at hand."""

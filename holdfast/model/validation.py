@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.model.definition import Definition, NodeDef, decode
+from holdfast.model.compensations import compensation_problem, inputs_taken
+from holdfast.model.definition import Definition, NodeDef, read
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
 from holdfast.model.handlers import Handler
@@ -20,6 +21,7 @@ from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGT
 from holdfast.model.ordering import cycles, kahn, topological_order
 from holdfast.model.problems import (
     GOOD_NAME,
+    PRIORITIES,
     Problem,
     check_settings,
     choices,
@@ -28,6 +30,7 @@ from holdfast.model.problems import (
     is_positive,
     name_problem,
     near,
+    priority_problem,
     repeated,
     retry_problems,
 )
@@ -57,7 +60,7 @@ def check(definition: Definition, known: Container[str] | None = None, find: Fin
 
 def load(data: bytes | str, known: Container[str] | None = None) -> Definition:
     """A valid definition from its JSON form. Raises DefinitionError that lists all problems."""
-    definition = decode(data)
+    definition = read(data)
     problems = check(definition, known)
     if problems:
         raise error(definition, problems)
@@ -267,8 +270,31 @@ class _Checker:
         for field, name in (("uses", node.uses), ("compensate", node.compensate)):
             if name and not name.startswith("holdfast.") and not self._handler_exists(name):
                 self.add("unknown_handler", where, field, f"there is no handler {name!r}", "is its module imported?")
+        self.compensation(node, where)
         if node.body is not None or node.over is not None or node.start is not None or node.until is not None:
             self.add("bad_node", where, "kind", "a call has no body, over, start or until", "is it a map or a loop?")
+
+    def compensation(self, node: NodeDef, where: str) -> None:
+        """What undoes a node must be callable with its output and the inputs that the definition names."""
+        for name in node.compensate_inputs:
+            if name not in node.args:
+                wrong = f"the compensation takes the input {name!r}, which the node is not given"
+                hint = choices(name, node.args, "arguments")
+                self.add("bad_compensation", where, "compensate_inputs", wrong, hint)
+        undo = self.find(node.compensate) if self.find is not None and node.compensate else None
+        undone = self.find(node.uses) if self.find is not None and node.uses else None
+        if undo is None or undone is None:
+            return
+        problem = compensation_problem(undo.params, undone.params)
+        if problem is None:
+            taken = inputs_taken(undo.params, undone.params)
+            missing = [p.name for p in undo.params if p.required and p.name in taken]
+            missing = [name for name in missing if name not in node.compensate_inputs]
+            if not missing:
+                return
+            problem = f"it takes {', '.join(missing)}", f"say compensate_inputs={list(taken)}"
+        wrong, hint = problem
+        self.add("bad_compensation", where, "compensate", f"{node.compensate!r} cannot be called: {wrong}", hint)
 
     def _handler_exists(self, name: str) -> bool:
         if self.known is not None:
@@ -331,6 +357,8 @@ class _Checker:
             self.add("bad_delay", where, "delay", f"a {node.kind} starts at once", "put the delay on the nodes in it")
         if node.concurrency is not None and not is_count(node.concurrency):
             self.count("bad_limit", where, "concurrency", node.concurrency, "any number of bodies at once")
+        if (wrong_priority := priority_problem(node.priority)) is not None:
+            self.add("bad_priority", where, "priority", wrong_priority, PRIORITIES)
         for field, retry in (("retry", node.retry), ("compensate_retry", node.compensate_retry)):
             for wrong in retry_problems(retry) if retry is not None else ():
                 self.add("bad_retry", where, field, wrong, "as in hf.Retry(attempts=5, backoff=0.5, max_delay=30)")

@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.model.errors import HoldfastError, InvalidInput, NotSerialisable, ValueTooLarge
 from holdfast.model.limits import INLINE_LIMIT_BYTES, JSON_DEPTH_MAX
+from holdfast.model.schemas import SET
 
 # A key that was a number, a bool or not finite before it became text; texts that look alike only cost a second look.
 _NUMBER_KEY: Final = re.compile(rb'"(?:-?\d[\d.eE+-]*|true|false|nan|-?inf)":')
@@ -36,8 +37,12 @@ def encode(value: Any, annotation: Any = Any, *, what: str = "value", limit: int
 
     Raises NotSerialisable with the type and the path inside the value, ValueTooLarge over `limit` bytes.
     """
+    kind = type(value)
     try:
         data = _encode(value)
+        is_plain = kind in _NO_PARTS or ((kind is dict or kind is list) and _decode_plain(data) == value)
+        if not is_plain and _has_raw(value):
+            data = _encode(msgspec.to_builtins(value, enc_hook=_read_raw))
     except Exception as e:  # noqa: BLE001 - serialisers of the user's models may raise anything
         raise _not_serialisable(value, what, e) from None
     if len(data) > limit:
@@ -45,8 +50,7 @@ def encode(value: Any, annotation: Any = Any, *, what: str = "value", limit: int
             f"{what} has {len(data):,} bytes as JSON; at most {limit:,} are stored. Return something smaller, or keep "
             f"the data elsewhere and return where it is"
         )
-    kind = type(value)
-    if kind not in _NO_PARTS and not ((kind is dict or kind is list) and _decode_plain(data) == value):
+    if not is_plain:
         _refuse_silent_changes(value, data, annotation, what)
     return data
 
@@ -70,6 +74,19 @@ def canonical(value: Any, *, what: str = "value") -> bytes:
 def plain(data: bytes | str) -> Any:
     """The plain JSON value: dict, list, str, int, float, bool, None."""
     return _plain(data)
+
+
+class DuplicateKey(ValueError):
+    """A JSON object has a key twice: one of the two values would be lost."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON that a person wrote (`object_pairs_hook` of json.loads). Raises DuplicateKey."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise DuplicateKey(f"the key {json.dumps(twice)} is there twice in one object")
+    return found
 
 
 def builtins(value: Any, annotation: Any = Any, *, what: str = "value") -> Any:
@@ -124,6 +141,28 @@ _decode_plain = msgspec.json.Decoder().decode
 _CANONICAL = msgspec.json.Encoder(enc_hook=_encode_hook, order="deterministic")
 
 
+class _FoundRaw(Exception):
+    """There is a msgspec.Raw in a value."""
+
+
+def _has_raw(value: Any) -> bool:
+    """Whether there is a msgspec.Raw in a value: the encoder would write its bytes unread, whatever they are."""
+    try:
+        msgspec.to_builtins(value, enc_hook=_find_raw)
+    except _FoundRaw:
+        return True
+    return False
+
+
+def _find_raw(part: Any) -> None:
+    if isinstance(part, msgspec.Raw):
+        raise _FoundRaw
+
+
+def _read_raw(part: Any) -> Any:
+    return _decode_plain(part) if isinstance(part, msgspec.Raw) else _encode_hook(part)
+
+
 def _not_serialisable(value: Any, what: str, error: Exception) -> HoldfastError:
     fault = _find_fault(value, what)
     if fault is None:  # a whole that cannot be stored although each of its parts can
@@ -141,6 +180,12 @@ def _find_fault(value: Any, what: str) -> str | None:
         if isinstance(part, str):
             if _has_surrogate(part):
                 return f"{path}: the text {ascii(part)[:60]} has a lone surrogate and is not valid Unicode"
+            continue
+        if isinstance(part, msgspec.Raw):
+            try:
+                _decode_plain(part)
+            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+                return f"{path}: the bytes of a msgspec.Raw are no JSON ({e})"
             continue
         if id(part) in parents:
             return f"{path}: {type(part)} contains itself"
@@ -371,7 +416,7 @@ def _make_schema(annotation: Any) -> dict[str, Any] | None:
             return None
         schema = {"anyOf": parts}
     schema = typing.cast(dict[str, Any], json.loads(json.dumps(schema, default=_schema_default)))
-    return _hoist_definitions(schema) or None
+    return _finished(schema) or None
 
 
 def _schema_hook(kind: Any) -> dict[str, Any]:
@@ -392,8 +437,9 @@ def _schema_default(value: Any) -> Any:
         return None
 
 
-def _hoist_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    """Move the `$defs` of embedded schemas to the top, where their `$ref`s point."""
+def _finished(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that was made from an annotation: the `$defs` of embedded schemas are at the top, where their `$ref`s
+    point, and sets are marked as such."""
     definitions: dict[str, Any] = {}
     stack: list[Any] = [schema]
     while stack:
@@ -403,6 +449,8 @@ def _hoist_definitions(schema: dict[str, Any]) -> dict[str, Any]:
             if isinstance(inner, dict):
                 definitions.update(inner)
                 stack.extend(inner.values())
+            if part.get("uniqueItems") is True:
+                part[SET] = True
             stack.extend(part.values())
         elif isinstance(part, list):
             stack.extend(part)

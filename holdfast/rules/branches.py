@@ -65,6 +65,8 @@ class Asked(msgspec.Struct, omit_defaults=True):
     edits: Edits = msgspec.field(default_factory=Edits)
     keys: str = "renew"
     """`renew` or `inherit`: whether effects that repeat get new idempotency keys (a retry always inherits)."""
+    accepts_change: bool = False
+    """Of a fork at the end: bodies may make other calls than they remember. It inherits the keys."""
     actor: str = ""
 
 
@@ -80,9 +82,11 @@ class Opening(msgspec.Struct):
     skipped: tuple[str, ...] = ()
     """Nodes that a jump forward passes over."""
     enter: str = ""
-    """The node that a jump forward enters."""
+    """The top-level node that is entered, whatever its condition says."""
     reruns_all: bool = False
     """Bodies that were running at the cut run again, whatever their `on_crash` says: somebody wants them to."""
+    accepts_change: bool = False
+    """Bodies that have begun may make other calls than they remember."""
 
     def leave_out(self, dropped: list[str], reopened: list[str]) -> None:
         """What the line of history that is left had left out already stays out."""
@@ -108,7 +112,7 @@ class Preview(msgspec.Struct, omit_defaults=True):
     same_keys: bool = False
     """Whether they happen again under the idempotency keys that they had."""
     skipped: list[str] = []
-    """Nodes that a jump forward passes over."""
+    """Nodes that a jump forward passes over, and those that will be skipped as far as that can be said now."""
     given: list[str] = []
     """Instances that do not run, because the edits bring their outputs."""
     answered: list[str] = []
@@ -162,6 +166,7 @@ def begin(
             branch.reopened,
             branch.version,
             branch.actor,
+            opening.enter,
         )
     )
     _edit(d, edits, branch.actor)
@@ -171,6 +176,10 @@ def begin(
         if before.timers.get(timer) != due_at or not _is_wanted(base, timer):
             d.emit(ev.TimerCancelled(timer))
     reopened = {parse_instance(text)[:2] for text in opening.reopened}
+    if opening.accepts_change:
+        for ns in list(base.nodes.values()):
+            if ns.plan.body is None and ns.attempt and not ns.settled:
+                d.emit(ev.CodeChanged(ns.plan.definition.uses, "", "", accepted=True), ns)
     for ns in list(base.nodes.values()):
         if ns.plan.body is None and _runs_again(ns, opening, reopened):
             d.emit(ev.NodeScheduled(ns.attempt + 1), ns)

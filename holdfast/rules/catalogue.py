@@ -1,6 +1,6 @@
 """The catalogue: states in which a run's rows and its journal tell different stories, and where each is cut.
 
-Owns: telling the cases apart (A1 to E2), and for each the last stable event, from which the run goes on.
+Owns: telling the cases A1 to E2 apart, and for each the last stable event, from which the run goes on.
 Never: repairs anything (engine/catalogue.py opens the branch), reads the store.
 Rule: the journal is right. A run that only was interrupted is none of these: it is resumed, and nothing is forked.
 
@@ -12,7 +12,10 @@ Rule: the journal is right. A run that only was interrupted is none of these: it
 | A4 | running | a node failed and nothing followed | with another attempt if its policy has one, else the run fails |
 | A5 | completed | the run has no end | as A3 |
 | D2 | on the old branch | a jump was asked for, no branch was opened | before the request; it can be asked again |
-| E2 | a version that is not in the store | | under the version that the run began with |
+| E2 | a version that is not in the store | | under the version that the run began with; a completed run if forced |
+| R1 | what was true at an earlier event | the run is further on, or has ended | where its journal ends, no branch |
+
+R1 is found elsewhere (engine/rebuilding.py): no other case applies, and the rows are not what the journal folds to.
 """
 
 from __future__ import annotations

@@ -1,24 +1,26 @@
 """Cutting: where a new line of history leaves the old one.
 
-Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused; and saying so
-before anything is done.
-Never: writes an event (branches.py), reads the journal: it is handed over, folded.
+Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused.
+Never: writes an event (branches.py), says what it comes to before it is done (previews.py), reads the journal: it is
+handed over, folded.
 Invariants: what was completed and is not downstream of something dropped stays completed, whenever it completed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.model import events as ev
+from holdfast.model.compensations import Instance, body_of, is_undo, undoes_step, undone_by
 from holdfast.model.expressions import nodes_of
 from holdfast.model.graph import Plan
 from holdfast.model.instances import instance_text, parse_instance
-from holdfast.model.lineage import UNDO, Branch, Dropped, Instance, fold, inherited, scopes_around
+from holdfast.model.lineage import Dropped, scopes_around
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import seams, tickets
-from holdfast.rules.branches import REQUESTS, Asked, Edits, Opening, Preview
+from holdfast.rules.branches import REQUESTS, Asked, Edits, Opening
 from holdfast.rules.draft import Refusal
 
 START = "start"
@@ -36,7 +38,10 @@ def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, pl
         case "jump":
             opening = _jump(asked.target, asked.edits, line, head, plan)
         case _:
-            opening = _fork(asked.target, line, head, plan)
+            opening = _fork(asked, line, head, plan)
+    of_undos = any(is_undo(parse_instance(text)[0]) for text in (*opening.reopened, *opening.dropped))
+    if plan is not head.plan and of_undos:
+        raise Refusal("compensation", "compensations run under the version of their run: leave `version` out")
     if plan is not head.plan:
         opening.dropped = tuple(dict.fromkeys((*opening.dropped, *_not_kept(head, plan))))
     return opening
@@ -45,10 +50,18 @@ def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, pl
 # --- fork --------------------------------------------------------------------------------------------------------
 
 
-def _fork(target: str | int | None, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+def _fork(asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    target, accepts_change = asked.target, asked.accepts_change
     if target is None:
+        if accepts_change and head.fold.closing:
+            raise Refusal(
+                "compensated",
+                f"the run is {head.fold.closing}, and a change of a compensation cannot be accepted: bring the old "
+                "code back and resume the run, or let the new code ask ctx.patched('...') before it does otherwise",
+            )
         _refuse_undone(head)
-        opening = _cut("fork", "end", line, end_of(line))
+        opening = _cut("accept_change" if accepts_change else "fork", "end", line, end_of(line))
+        opening.accepts_change = accepts_change
         _reopen(opening, failed(line, head), line, head)
         return opening
     if target == START:
@@ -56,12 +69,20 @@ def _fork(target: str | int | None, line: Sequence[ev.Entry], head: RunState, pl
     if isinstance(target, int):
         return _fork_at(target, line, head)
     found = find(target, head, plan)
+    _refuse_undo(found, head)
     if not _has_begun(found, head):
         raise Refusal(
             "not_begun",
             f"{target} has not begun on this line of history: fork at its end (say no place), or jump to {target}",
         )
-    return _back("fork", found, line, head)
+    opening = _back("fork", found, line, head)
+    if found[0] in head.fold.entered and _is_conditional(found[0], plan):
+        opening.enter = found[0]  # its condition is as false as it was when the run was led to it
+    return opening
+
+
+def _is_conditional(node: str, plan: Plan) -> bool:
+    return node in plan.root.nodes and plan.root.nodes[node].definition.when is not None
 
 
 def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
@@ -86,12 +107,13 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
     if not isinstance(target, str):
         raise Refusal("no_target", "say which node to jump to")
     found = find(target, head, plan)
+    _refuse_undo(found, head)
     node, path, _ = found
     if _has_begun(found, head):
         opening = _back("jump", found, line, head)
         skipped = any(_key(ns) == found and ns.status is NodeStatus.SKIPPED for ns in head.changed)
-        if skipped and len(scopes_around(plan, path)) == 1:  # it was named, so it runs, whatever its condition says
-            opening.enter = node
+        if skipped or _is_conditional(node, plan):  # it was named, so it runs, whatever its condition says
+            opening.enter = node if len(scopes_around(plan, path)) == 1 else ""
         return opening
     if node not in plan.root.nodes or path != plan.root.nodes[node].path("."):
         raise Refusal("inside", f"{target} has not begun, and only nodes outside maps and loops can be jumped to")
@@ -132,23 +154,38 @@ def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState)
     """Drop the target and everything downstream of it, and what was undone meanwhile; the rest stays completed, and
     what failed or was cancelled elsewhere tries again."""
     opening = _cut(kind, instance_text(*target), line, end_of(line))
-    undone = [
-        instance_text(ns.node.removesuffix(UNDO), ns.path, ns.visit) for ns in head.changed if ns.node.endswith(UNDO)
-    ]
+    undone = [_undone_instance(ns) for ns in head.changed if is_undo(ns.node)]
     opening.dropped = (opening.target, *undone)
     _reopen(opening, failed(line, head), line, head)
     return opening
+
+
+def _undone_instance(ns: NodeState) -> str:
+    """What has to run again because a compensation has run: its node, or the body whose step it undid."""
+    if undoes_step(ns.path):
+        return instance_text(*body_of(ns.path), ns.visit)
+    return instance_text(undone_by(ns.node), ns.path, ns.visit)
 
 
 # --- retry -------------------------------------------------------------------------------------------------------
 
 
 def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -> Opening:
-    """Reopen what failed and what was cancelled because of it; drop what was skipped because of it."""
-    _refuse_undone(head)
+    """Reopen what failed and what was cancelled because of it; drop what was skipped because of it. Of a run whose
+    compensations have run: reopen those of them that failed, and nothing else."""
+    same_name = [key for key in _failed_undos(head) if key[0] == target]
+    if same_name:  # a bare name means those that failed, however many others there are
+        return _retry_undos(same_name, line, head)
+    wanted = None if target is None else find(str(target), head, head.plan)
+    if wanted is not None and is_undo(wanted[0]):
+        return _retry_undos([wanted], line, head)
+    if any(is_undo(ns.node) for ns in head.changed):
+        if wanted is not None or not _failed_undos(head):
+            _refuse_undone(head)
+        return _retry_undos(_failed_undos(head), line, head)
     found = failed(line, head)
-    if target is not None:
-        found = _failed_with(find(str(target), head, head.plan), head, found)
+    if wanted is not None:
+        found = _failed_with(wanted, head, found)
     elif not found and head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         hint = _to_resume(head) or f"; it has the status {head.status}"
         raise Refusal("nothing_failed", f"nothing of the run has failed{hint}")
@@ -160,7 +197,7 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
 def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) -> list[Instance]:
     """One instance that failed, the maps and loops that failed with it, and what failed inside it. Also an item of a
     map that collects its errors, when it is named."""
-    everything = [_key(ns) for ns in head.changed if ns.status is NodeStatus.FAILED and not ns.node.endswith(UNDO)]
+    everything = [_key(ns) for ns in head.changed if ns.status is NodeStatus.FAILED and not is_undo(ns.node)]
     if wanted not in everything:
         names = ", ".join(map(_shown, known)) or "nothing"
         hint = _to_resume(head, wanted) or f"; failed: {names}"
@@ -203,12 +240,47 @@ def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
     return list(found)
 
 
+def _retry_undos(wanted: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> Opening:
+    """Compensations that failed try again, with the idempotency keys that they had; the run ends as it did."""
+    if head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        raise Refusal("ending", "the run has not ended: its compensations are under way. Retry them when it has ended")
+    there = _failed_undos(head)
+    for instance in wanted:
+        if instance not in there:
+            names = ", ".join(map(_shown, there)) or "none"
+            raise Refusal("not_failed", f"{_shown(instance)} has not failed; compensations that failed: {names}")
+    opening = _cut("retry", ", ".join(map(_shown, wanted)), line, end_of(line))
+    visits = Counter((ns.node, ns.path) for ns in head.changed if is_undo(ns.node))
+    opening.reopened = tuple(_shown(key) for key in wanted if visits[key[:2]] == 1)
+    # of several visits a state holds the one that was undone last: another one begins from its start
+    opening.dropped = tuple(_shown(key) for key in wanted if visits[key[:2]] > 1)
+    return opening
+
+
+def _failed_undos(head: RunState) -> list[Instance]:
+    return [_key(ns) for ns in head.changed if is_undo(ns.node) and ns.status is NodeStatus.FAILED]
+
+
+def _refuse_undo(found: Instance, head: RunState) -> None:
+    """A compensation undoes a node when its run ends: it is no place to go on from."""
+    if is_undo(found[0]):
+        node = _shown((*body_of(found[1]), found[2])) if undoes_step(found[1]) else undone_by(found[0])
+        way = f"retry {_shown(found)} to repeat it alone, or " if found in _failed_undos(head) else ""
+        raise Refusal(
+            "compensation",
+            f"{_shown(found)} is the compensation of {node}, and a run cannot go on from there: {way}fork at {node} to "
+            f"do {node} and what follows again, under new idempotency keys",
+        )
+
+
 def _refuse_undone(head: RunState) -> None:
-    if any(ns.node.endswith(UNDO) for ns in head.changed):
+    if any(is_undo(ns.node) for ns in head.changed):
+        there = ", ".join(map(_shown, _failed_undos(head)[:LISTED]))
+        retried = f"; compensations that failed can be retried: {there}" if there else ""
         raise Refusal(
             "compensated",
             "its compensations have run, so what completed before is undone: jump to a node that ran before, or fork "
-            "at one or at `start`",
+            f"at one or at `start`{retried}",
         )
 
 
@@ -235,7 +307,7 @@ def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunSta
     for ns in sorted(head.changed, key=lambda ns: ns.path.count(".")):  # maps and loops before what is in them
         key = _key(ns)
         was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in taken_out)
-        if not was_stopped or ns.node.endswith(UNDO) or reasons.get(key) == tickets.REASON:
+        if not was_stopped or is_undo(ns.node) or reasons.get(key) == tickets.REASON:
             continue
         if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
             alive[key] = None
@@ -306,7 +378,7 @@ def _not_kept(head: RunState, plan: Plan) -> list[str]:
     return [
         instance_text(ns.node, ns.path)
         for ns in head.changed
-        if ns.scope.owner is None and not ns.node.endswith(UNDO) and ns.node not in kept
+        if ns.scope.owner is None and not is_undo(ns.node) and ns.node not in kept
     ]
 
 
@@ -374,6 +446,9 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
         return found[0]
     if node in plan.root.nodes:
         return node, plan.root.nodes[node].path("."), 1
+    if is_undo(node):
+        ran = ", ".join(_text(ns) for ns in head.changed if is_undo(ns.node)) or "none"
+        raise Refusal("unknown_node", f"the compensation {node} has not run; compensations that have: {ran}")
     there = ", ".join(list(plan.root.nodes)[:LISTED])
     raise Refusal("unknown_node", f"there is no node {node} in workflow {plan.definition.name}; it has {there}")
 
@@ -387,44 +462,8 @@ def _key(ns: NodeState) -> Instance:
 
 
 def _text(ns: NodeState) -> str:
-    return instance_text(ns.node, ns.path, ns.visit)
+    return instance_text(*_key(ns))
 
 
 def _shown(key: Instance) -> str:
     return instance_text(*key)
-
-
-# --- before it is done ---------------------------------------------------------------------------------------------
-
-
-def preview(
-    opening: Opening, branch: Branch, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan
-) -> Preview:
-    """What opening this branch would reuse and run again."""
-    base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
-    at_cut = {_key(ns): ns for ns in base.changed}
-    shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
-    shown.same_keys = branch.key_epoch == head.fold.key_epoch
-    shown.skipped, shown.given, shown.answered = list(opening.skipped), list(edits.outputs), list(edits.answers)
-    given = [parse_instance(text) for text in edits.outputs]
-    for ns in head.changed:
-        text = _text(ns)
-        kept = at_cut.get(_key(ns))
-        if any(_is_in(ns, instance) for instance in given):
-            continue
-        if kept is not None and any(base.waits[wait_id].kind == "basket" for wait_id in kept.waits):
-            shown.pended.append(text)
-        elif kept is not None and kept.status in NODE_SETTLED:
-            if kept.status is NodeStatus.COMPLETED:
-                shown.reused.append(text)
-        elif not ns.node.endswith(UNDO) and ns.node not in opening.skipped and ns.status is not NodeStatus.SKIPPED:
-            shown.runs_again.append(text)
-            if ns.plan.body is None and ns.started_at is not None:
-                shown.repeats.append(text)
-    return shown
-
-
-def _is_in(ns: NodeState, instance: Instance) -> bool:
-    """Whether this is the instance, or one inside it if it is a map or loop."""
-    node, path, _ = instance
-    return _key(ns) == instance or ns.path.startswith(f"{path}{node}.")

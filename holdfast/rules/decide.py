@@ -15,7 +15,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
-from holdfast.rules import nodes, pends, questions, races, recovery, resuming, runs, signals, tickets, waits
+from holdfast.rules import nodes, pends, questions, races, recovery, resuming, runs, signals, tickets, undoing, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
 
@@ -33,6 +33,10 @@ class Asked(msgspec.Struct):
 
     reason: str = ""
     actor: str = ""
+    gives_up_undo: bool = False
+    """Of a cancel: compensations that cannot run are recorded as failed."""
+    hold: str = ""
+    """Of a cancel: why the run was on hold while it compensated."""
 
 
 class Answered(msgspec.Struct):
@@ -166,7 +170,7 @@ def _checkpoint(d: Draft, c: cmd.Checkpoint) -> None:
     if ns.status is NodeStatus.SUSPENDED:
         nodes.wake(d, ns)
     raw = {name: msgspec.Raw(value) for name, value in c.vars.items()}
-    d.emit(ev.NodeCheckpointed(msgspec.Raw(c.value), {}, c.number, raw, c.captured_vars), ns)
+    d.emit(ev.NodeCheckpointed(msgspec.Raw(c.value), {}, c.number, raw, c.captured_vars, c.patches), ns)
     ns.races = None
 
 
@@ -205,7 +209,7 @@ def _take(d: Draft, c: cmd.Message) -> tuple[NodeState | None, dict[str, Any]]:
     match c.kind:
         case "cancel":
             asked = _read(_asked, c)
-            runs.cancel(d, asked.reason, asked.actor)
+            runs.cancel(d, asked.reason, asked.actor, gives_up_undo=asked.gives_up_undo, hold=asked.hold)
         case "pause":
             asked = _read(_asked, c)
             resuming.pause(d, asked.reason, asked.actor)
@@ -244,6 +248,7 @@ _RULES: dict[type[Any], Any] = {
     cmd.FailNode: nodes.fail,
     cmd.DropNode: _drop,
     cmd.StopNode: runs.stop_node,
+    cmd.BodyDied: recovery.body_died,
     cmd.RecordStep: _record,
     cmd.SendSignal: signals.send,
     cmd.PendNode: pends.pend,
@@ -253,7 +258,7 @@ _RULES: dict[type[Any], Any] = {
     cmd.CloseWait: waits.give_up,
     cmd.FireTimer: _fire,
     cmd.ProvideParams: _provide_params,
-    cmd.ProvideUndo: runs.provide_undo,
+    cmd.ProvideUndo: undoing.provide,
     cmd.FinishRun: runs.finish,
     cmd.FailRun: runs.fail,
     cmd.TakeOver: recovery.take_over,

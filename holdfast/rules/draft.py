@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from holdfast.model import commands as cmd
-from holdfast.model.events import Entry, ErrorInfo
+from holdfast.model.elapsed import Elapsed, due
+from holdfast.model.events import Entry, ErrorInfo, TimerFired, TimerSet
 from holdfast.model.evolve import evolve
 from holdfast.model.ids import derived
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
@@ -74,6 +75,7 @@ class Extras:
         "cancels",
         "children",
         "failing",
+        "hold",
         "messages",
         "opened",
         "outcomes",
@@ -94,6 +96,8 @@ class Extras:
         self.outcomes: list[Outcome] = []
         self.pauses = False
         """Bodies are to be left: the run is paused."""
+        self.hold = ""
+        """Why the run is to be put on hold."""
         self.params_wanted: list[OpenScope] = []
 
 
@@ -101,6 +105,8 @@ class Draft:
     """One turn. What is below `entries` are effects: to be done after the commit, derived again after a crash."""
 
     __slots__ = (
+        "at",
+        "elapsed",
         "entries",
         "extras",
         "finish",
@@ -114,9 +120,13 @@ class Draft:
         "undo_wanted",
     )
 
-    def __init__(self, state: RunState, now: int) -> None:
+    def __init__(self, state: RunState, now: int, elapsed: Elapsed | None = None) -> None:
         self.state = state
         self.now = now
+        self.elapsed = elapsed
+        """The same moment by the time that durations are counted in, where that is not `now`."""
+        self.at = now if now > state.last_at else state.last_at
+        """The time of its events."""
         self.since = state.seq + 1
         """The seq of its first event."""
         self.entries: list[Entry] = []
@@ -145,9 +155,9 @@ class Draft:
         state = self.state
         seq = state.seq + 1
         if ns is None:
-            entry = Entry(seq, self.now, event, branch=state.branch)
+            entry = Entry(seq, self.at, event, branch=state.branch)
         else:
-            entry = Entry(seq, self.now, event, ns.node, ns.path, ns.visit, state.branch)
+            entry = Entry(seq, self.at, event, ns.node, ns.path, ns.visit, state.branch)
         self.entries.append(entry)
         evolve(state, entry, ns)
         return seq
@@ -155,9 +165,29 @@ class Draft:
     def emit_at(self, event: Any, node: str, path: str, visit: int) -> int:
         """Draft an event about an instance that need not be there (yet), and that it does not bring about."""
         seq = self.state.seq + 1
-        self.entries.append(Entry(seq, self.now, event, node, path, visit, self.state.branch))
+        self.entries.append(Entry(seq, self.at, event, node, path, visit, self.state.branch))
         evolve(self.state, self.entries[-1])
         return seq
+
+    def set_timer(self, timer: str, lasts: int, due_at: int | None = None) -> None:
+        """Set a timer by a duration, in microseconds."""
+        due_at = self.now + lasts if due_at is None else due_at
+        if self.elapsed is None:
+            self.emit(TimerSet(timer, due_at))
+        else:
+            self.emit(TimerSet(timer, due_at, self.elapsed.boot, self.elapsed.micros + lasts))
+
+    def fire_timer(self, timer: str) -> None:
+        """A timer that is set has fired."""
+        lasting, elapsed = self.state.lasting.get(timer), self.elapsed
+        is_counted = lasting is not None and elapsed is not None and lasting.boot == elapsed.boot
+        self.emit(TimerFired(timer, elapsed.micros if is_counted and elapsed is not None else 0))
+
+    def is_too_late(self, wait: WaitState, sent_at: int) -> bool:
+        """Whether what was sent then came after the deadline of a wait."""
+        if wait.until is None:
+            return False
+        return sent_at >= due(wait.until, self.state.lasting.get(wait.wait_id), self.now, self.elapsed)
 
     def new_wait_id(self) -> str:
         """The id of the wait that the next event opens."""

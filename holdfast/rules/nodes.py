@@ -12,10 +12,11 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.compensations import is_undo, undone_by
 from holdfast.model.errors import InvalidInput
-from holdfast.model.graph import NodePlan
+from holdfast.model.graph import NodePlan, condition_left
 from holdfast.model.instances import instance_text
-from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
+from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.references import ABSENT, PENDING, UNDONE, availability, inputs_of, judge, locate, lookup
 from holdfast.model.state import NodeState, OpenScope, RunState, retry_timer
@@ -23,7 +24,6 @@ from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import scopes
 from holdfast.rules.draft import Draft, Refusal
 
-SECOND = 1_000_000
 _RUNNING, _SUSPENDED, _COMPLETED = NodeStatus.RUNNING, NodeStatus.SUSPENDED, NodeStatus.COMPLETED
 """Members that every step is compared with: to look one up in its Enum takes as long as a call."""
 
@@ -47,23 +47,20 @@ def _has_ended(d: Draft, ns: NodeState) -> bool:
     return any(d.state.waits[wait_id].is_of_ended_body for wait_id in ns.waits)
 
 
-def look(d: Draft, scope: OpenScope, plan: NodePlan, settled: NodeState | None = None) -> None:
-    """Decide a pending node if everything it refers to is settled; `settled` is what it waited for, or a part of it."""
+def look(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
+    """Decide a pending node if everything it refers to is settled."""
     state = d.state
     path = plan.path(scope.path)
     if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None or state.fold.paused:
         return
-    before = None
-    if plan.follows is not None:
-        before = settled or lookup(state, scope, plan.follows)
-        if before is None or before.status not in NODE_SETTLED:
-            return
-    elif plan.waits_for and not _decidable(d, scope, plan, path):
+    if plan.waits_for and not _decidable(d, scope, plan, path):
         return
     if scope.owner is not None and lacks_params(d, scope):
         return
     ns = state.meet(plan, scope, plan.id, path)
     when = plan.definition.when
+    if when is not None and scope.owner is None and state.fold.entered:
+        when = condition_left(scope.plan, plan, state.fold.entered)
     if when is not None:
         try:
             wanted = judge(state, scope, when)
@@ -73,11 +70,10 @@ def look(d: Draft, scope: OpenScope, plan: NodePlan, settled: NodeState | None =
         if not wanted:
             skip(d, ns, "condition", None)
             return
-    if before is None or before.status is not _COMPLETED:
-        cause = _absent(d, scope, plan)
-        if cause is not None:
-            skip(d, ns, "absent", cause)
-            return
+    cause = _absent(d, scope, plan)
+    if cause is not None:
+        skip(d, ns, "absent", cause)
+        return
     enter_node(d, ns)
 
 
@@ -152,8 +148,16 @@ def _schedule(d: Draft, ns: NodeState, attempt: int, start_at: int | None) -> No
     """An attempt may start, now or then. Before a late one the run can be suspended: a timer wakes it."""
     d.emit(ev.NodeScheduled(attempt, start_at), ns)
     if start_at is not None and start_at - d.now > RETRY_IN_MEMORY_SECONDS * SECOND:
-        d.emit(ev.TimerSet(retry_timer(ns), start_at))
+        d.set_timer(retry_timer(ns), start_at - d.now)
     d.scheduled.append(ns)
+
+
+def is_time(d: Draft, ns: NodeState) -> bool:
+    """Whether a scheduled instance for which no timer is set may start. Such a start is never put off for longer than
+    `RETRY_IN_MEMORY_SECONDS`: where it seems to be, the wall clock was set back meanwhile."""
+    if retry_timer(ns) in d.state.timers:
+        return False
+    return not d.now < ns.not_before <= d.now + RETRY_IN_MEMORY_SECONDS * SECOND
 
 
 def enter_target(d: Draft, plan: NodePlan) -> None:
@@ -204,7 +208,12 @@ def start(d: Draft, ns: NodeState) -> None:
         args, inputs = _located_directly(d.state, ns, direct)
     if ns.races is not None:
         ns.races = None
-    d.emit(ev.NodeStarted(ns.attempt, inputs), ns)
+    taken = ns.plan.definition.compensate_inputs
+    if taken:
+        undo_args = {name: args[name] for name in taken if name in args}
+        d.emit(ev.NodeStarted(ns.attempt, inputs, undo_args), ns)
+    else:
+        d.emit(ev.NodeStarted(ns.attempt, inputs), ns)
     d.started.append((ns, args))
 
 
@@ -231,17 +240,18 @@ def go_on(d: Draft, ns: NodeState) -> None:
 
 def located_args(state: RunState, ns: NodeState) -> dict[str, object]:
     """The arguments of a call, by the events that hold them."""
-    if ns.node.endswith("~undo"):
-        return {UNDONE: _undone_output(state, ns)}
+    if is_undo(ns.node):
+        return _args_of_undo(state, ns)
     return {name: locate(state, ns.scope, e) for name, e in ns.plan.definition.args.items()}
 
 
-def _undone_output(state: RunState, ns: NodeState) -> object:
-    base = ns.node.removesuffix("~undo")
-    for node, path, visit, output_seq in state.undo or ():
-        if (node, path, visit) == (base, ns.path, ns.visit) and output_seq:
-            return ["at", output_seq]
-    return None
+def _args_of_undo(state: RunState, ns: NodeState) -> dict[str, object]:
+    """What a compensation gets: the output of what it undoes (None where nobody knows it), and inputs by name."""
+    instance = (undone_by(ns.node), ns.path, ns.visit)
+    found = next((undoable for undoable in state.undo or () if undoable.instance == instance), None)
+    if found is None:
+        return {UNDONE: None}
+    return {UNDONE: ["at", found.output_seq] if found.output_seq else None, **found.args}
 
 
 def complete(d: Draft, c: cmd.CompleteNode) -> None:
@@ -289,7 +299,7 @@ def fail(d: Draft, c: cmd.FailNode) -> None:
     """An attempt ended in an error: try again by policy, or fail for good."""
     ns = ending(d, c)
     error = c.error
-    if ns.node.endswith("~undo") or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
+    if is_undo(ns.node) or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
         policy = ns.plan.definition.retry or NO_RETRY
         if ns.failures + 1 < policy.attempts and policy.applies(error.kinds, error.retryable):
             _retry(d, ns, error, policy.delay_seconds(ns.failures + 1, f"{d.state.run_id}{ns.key}{ns.failures}"))
@@ -310,7 +320,7 @@ def fail_for_good(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
     error = msgspec.structs.replace(error, node=ns.node, path=ns.path, attempt=ns.attempt)
     if ns.waits:
         scopes.close_waits(d, ns)
-    if ns.node.endswith("~undo"):
+    if is_undo(ns.node):
         d.emit(ev.NodeFailed(ns.attempt, error, counts=False), ns)
         return
     collector = scopes.collector_of(ns.scope)
@@ -411,7 +421,7 @@ def _draw(d: Draft, ns: NodeState) -> None:
             missing = d.state.missing.get((name, plan.path(scope.path)))
             if missing is not None:
                 missing.discard(ns.node)
-        look(d, scope, plan, ns)
+        look(d, scope, plan)
 
 
 def enter(d: Draft, scope: OpenScope) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.compensations import is_undo
 from holdfast.model.state import NodeState, WaitState
 from holdfast.rules import nodes, scopes, tickets, waits
 from holdfast.rules.draft import Draft
@@ -19,7 +20,7 @@ from holdfast.rules.draft import Draft
 def pend(d: Draft, c: cmd.PendNode) -> None:
     """A body ended with `hf.pend`."""
     ns = nodes.ending(d, c)
-    if ns.node.endswith("~undo"):
+    if is_undo(ns.node):
         _fail(d, c, "a compensation cannot pend: its run is ending")
         return
     target: str | None = None

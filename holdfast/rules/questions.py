@@ -16,13 +16,14 @@ from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.captures import captured
+from holdfast.model.compensations import is_undo
 from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import SECOND
 from holdfast.model.state import GivenAnswer, NodeState, WaitState, escalation, reminder
 from holdfast.rules import nodes, waits
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.rules.races import RACE
 
-SECOND = 1_000_000
 DEADLINE = "deadline"
 """Who answers when nobody has, and how a wait ends that nobody answers."""
 _ENDED = {
@@ -39,9 +40,9 @@ _ENDED = {
 def asked(d: Draft, wait: WaitState) -> None:
     """A question was put: its reminder and what happens when nobody answers are timers."""
     if "remind" in wait.about:
-        d.emit(ev.TimerSet(reminder(wait.wait_id, 1), d.now + _micros(wait.about["remind"])))
+        d.set_timer(reminder(wait.wait_id, 1), _micros(wait.about["remind"]))
     for number, step in enumerate(wait.about.get("escalate", ())):
-        d.emit(ev.TimerSet(escalation(wait.wait_id, number), d.now + _micros(step["after"])))
+        d.set_timer(escalation(wait.wait_id, number), _micros(step["after"]))
 
 
 def given(d: Draft, c: cmd.OpenWait) -> GivenAnswer | None:
@@ -86,10 +87,10 @@ def answer(d: Draft, wait_id: str, value: bytes, actor: str, c: cmd.Message) -> 
         raise Refusal(
             "no_question", f"{wait_id} is no question but a {wait.kind}: {hint.get(wait.kind, 'it ends by itself')}"
         )
-    if d.state.fold.closing and not wait.node.endswith("~undo"):  # a compensation may ask as well
+    if d.state.fold.closing and not is_undo(wait.node):  # a compensation may ask as well
         raise Refusal("closing", f"the run is {d.state.fold.closing}{_because(d)}: {wait_id} needs no answer any more")
     ns = d.state.nodes.get((wait.node, wait.path))
-    if wait.until is not None and c.sent_at >= wait.until:
+    if d.is_too_late(wait, c.sent_at):
         expire(d, wait)
         raise Refusal("closed", f"{wait_id} has passed its deadline")
     schema = wait.about.get("schema")
@@ -106,7 +107,7 @@ def answer(d: Draft, wait_id: str, value: bytes, actor: str, c: cmd.Message) -> 
 
 def expire(d: Draft, wait: WaitState) -> None:
     """The deadline of a question or of a signal has passed: its default answers, or nobody does."""
-    d.emit(ev.TimerFired(wait.wait_id))
+    d.fire_timer(wait.wait_id)
     if "default" in wait.about:
         outcome = "answered" if wait.kind == "input" else "received"
         default = answers.completed(wait.about.get("schema"), msgspec.json.encode(wait.about["default"]))
@@ -122,18 +123,18 @@ def remind(d: Draft, timer: str) -> None:
     """Time for a reminder: an event that whoever notifies people hears of."""
     _, wait_id, count = timer.split(":")
     wait = d.state.waits[wait_id]
-    d.emit(ev.TimerFired(timer))
+    d.fire_timer(timer)
     number = int(count)
     before = {"wait_id": wait_id, "reminders": number - 1}
     _edit(d, wait, "reminder", before, {"wait_id": wait_id, "reminders": number})
-    d.emit(ev.TimerSet(reminder(wait_id, number + 1), d.now + _micros(wait.about["remind"])))
+    d.set_timer(reminder(wait_id, number + 1), _micros(wait.about["remind"]))
 
 
 def escalate(d: Draft, timer: str) -> None:
     """Nobody has answered for long enough: the question goes to somebody else."""
     _, wait_id, number = timer.split(":")
     wait = d.state.waits[wait_id]
-    d.emit(ev.TimerFired(timer))
+    d.fire_timer(timer)
     step = wait.about["escalate"][int(number)]
     hand_on(d, wait, step.get("assignee"), step.get("basket"), "escalation")
 

@@ -1,7 +1,7 @@
 """Runs: how a run begins, is asked to stop, and ends.
 
-Owns: the first and the last events, cancellation and failure as phases inside `running`, compensation.
-Never: retries or skips (nodes.py).
+Owns: the first and the last events, cancellation and failure as phases inside `running`.
+Never: retries or skips (nodes.py), compensations (undoing.py).
 Invariants: the terminal event is the last; it is in one commit with the closing of all waits and timers.
 """
 
@@ -11,14 +11,15 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.errors import MissingCode
 from holdfast.model.ids import derived
-from holdfast.model.state import RUN_TIMEOUT, retry_timer
+from holdfast.model.instances import instance_text
+from holdfast.model.limits import INLINE_LIMIT_BYTES, SECOND
+from holdfast.model.state import RUN_TIMEOUT
 from holdfast.model.statuses import NODE_SETTLED, RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.rules import nodes, waits
+from holdfast.rules import nodes, undoing, waits
 from holdfast.rules.draft import Draft, Refusal, ToRun
 from holdfast.rules.scopes import close_silently, withdraw
-
-SECOND = 1_000_000
 
 
 def begin(d: Draft) -> None:
@@ -31,17 +32,20 @@ def create(d: Draft) -> None:
     """The run exists: its time counts from here, also while it waits for a place."""
     timeout = d.state.fold.settings.timeout
     if timeout is not None and RUN_TIMEOUT not in d.state.timers:
-        d.emit(ev.TimerSet(RUN_TIMEOUT, d.now + int(timeout * SECOND)))
+        d.set_timer(RUN_TIMEOUT, int(timeout * SECOND))
 
 
-def cancel(d: Draft, reason: str, actor: str) -> None:
-    """Ask the run to stop. A second cancel is a no-op."""
+def cancel(d: Draft, reason: str, actor: str, *, gives_up_undo: bool = False, hold: str = "") -> None:
+    """Ask the run to stop. A second cancel is a no-op, unless it gives up compensations that cannot run: those whose
+    code no engine has, and with `hold`, why the run was on hold while it compensated, the one that has begun."""
     if d.state.status in RUN_TERMINAL:
         raise Refusal("finished", f"the run has {d.state.status} already")
-    if d.state.fold.closing:
+    if d.state.fold.closing and not gives_up_undo:
         return
     waits.wake_run(d, "cancel")
-    d.emit(ev.RunCancelRequested(reason, actor))
+    d.emit(ev.RunCancelRequested(reason, actor, gives_up_undo))
+    if hold and not hold.startswith(MissingCode.code):  # which may have been loaded since
+        undoing.give_up_open(d, hold)
 
 
 def fail(d: Draft, c: cmd.FailRun) -> None:
@@ -55,7 +59,7 @@ def finish(d: Draft, c: cmd.FinishRun) -> None:
     """Everything has settled and the result is known."""
     if d.state.status in RUN_TERMINAL or d.state.fold.closing or not _all_settled(d):
         raise Refusal("stale", "the run is not at its end")
-    end(d, ev.RunCompleted(msgspec.Raw(c.result)))
+    end(d, ev.RunCompleted(msgspec.Raw(c.result), c.located))
 
 
 def conclude(d: Draft) -> None:
@@ -94,65 +98,17 @@ def _close(d: Draft) -> None:
         d.todo.clear()
         if any(not ns.settled for ns in state.nodes.values()):
             return
-        if state.fold.settings.on_failure != "compensate" or not _has_compensations(d):
+        if not undoing.is_wanted(state):
             _end_closed(d)
             return
         d.emit(ev.ScopeClosed("compensating"))
-    _undo_next(d)
-
-
-def _has_compensations(d: Draft) -> bool:
-    stack = [d.state.plan.root]
-    while stack:
-        scope = stack.pop()
-        for plan in scope.nodes.values():
-            if plan.undo is not None:
-                return True
-            if plan.body is not None:
-                stack.append(plan.body)
-    return False
-
-
-def _undo_next(d: Draft) -> None:
-    """Compensations run one at a time, last completed first; what may have happened comes before what did."""
-    state = d.state
-    if state.undo is None:
-        d.undo_wanted = True
-        return
-    if not state.undo:
+    if not undoing.go_on(d):
         _end_closed(d)
-        return
-    node, path, visit, _ = state.undo[0]
-    ns = state.instance(f"{node}~undo", path, visit)
-    if ns.status is NodeStatus.PENDING:
-        d.emit(ev.NodeScheduled(1), ns)
-        d.scheduled.append(ns)
-
-
-def provide_undo(d: Draft, c: cmd.ProvideUndo) -> None:
-    """The engine has read what there is to undo. Instances of unknown outcome come first, if they can be undone."""
-    if d.state.undo is not None:  # it was asked for twice: by a request, and by the takeover behind it
-        raise Refusal("stale", "what there is to undo is known already")
-    unknown: list[tuple[str, str, int, int]] = []
-    for node, path, visit in d.state.fold.unknown:
-        definition = d.state.plan.scope_of(path).nodes[node].definition
-        if definition.compensate and definition.compensate_accepts_none and (node, path, visit) not in c.undone:
-            unknown.append((node, path, visit, 0))
-    d.state.undo = [*unknown, *c.instances]
-    for ns in d.state.nodes.values():  # after a takeover: it did not know yet what to undo
-        if ns.node.endswith("~undo") and ns.status is NodeStatus.SCHEDULED and retry_timer(ns) not in d.state.timers:
-            d.scheduled.append(ns)
 
 
 def _end_closed(d: Draft) -> None:
     fold = d.state.fold
-    others = list(fold.others)
-    for node, path, _ in fold.unknown:
-        definition = d.state.plan.scope_of(path).nodes[node].definition
-        if definition.compensate and not definition.compensate_accepts_none:
-            others.append(
-                ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path)
-            )
+    others = undoing.not_undone(d.state)
     if fold.cancel_reason is not None:
         end(d, ev.RunCancelled(fold.cancel_reason, tuple(others)))
         return
@@ -184,8 +140,10 @@ def _report(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled
     assert state.fold.parent is not None
     payload: dict[str, object] = {"child": state.run_id, "status": str(state.status)}
     match terminal:
-        case ev.RunCompleted():
+        case ev.RunCompleted(located=None):
             payload["result"] = terminal.result
+        case ev.RunCompleted():
+            payload |= {"status": "failed", "error": too_large_for_parent(state.run_id)}
         case ev.RunFailed():
             payload["error"] = terminal.error
         case ev.RunCancelled():
@@ -193,9 +151,20 @@ def _report(d: Draft, terminal: ev.RunCompleted | ev.RunFailed | ev.RunCancelled
     return ToRun(state.fold.parent["run_id"], derived("m_", state.run_id, "ended"), "child_ended", payload)
 
 
+def too_large_for_parent(child: str) -> ev.ErrorInfo:
+    """Why a parent does not get the result of a child that has completed."""
+    return ev.ErrorInfo(
+        "value_too_large",
+        f"child {child} has completed, and its result has more than {INLINE_LIMIT_BYTES:,} bytes: a parent cannot "
+        f"store it. Let the child return something smaller; engine.get({child!r}).result() reads it",
+    )
+
+
 def stop_node(d: Draft, c: cmd.StopNode) -> None:
     """An orderly stop or a pause left this body; it goes on later with the same attempt."""
     ns = nodes.current(d, c, NodeStatus.RUNNING)
+    if c.changed:
+        d.extra.hold = f"code_changed: {instance_text(ns.node, ns.path, ns.visit)}: {c.changed}"
     pause_is_over = c.for_pause and not d.state.fold.paused
     if ns.waits:  # only a part of it waited: suspended it would not go on before that part is answered
         d.emit(ev.NodeScheduled(ns.attempt), ns)

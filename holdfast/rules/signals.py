@@ -22,7 +22,7 @@ def arrive(d: Draft, signal: HeldSignal, sent_at: int) -> NodeState | None:
     """A signal has come; the instance that receives it, or None: nobody waits for it yet."""
     for wait in list(d.state.waits.values()):
         if wait.kind == "signal" and wait.about["name"] == signal.name:
-            if wait.until is not None and sent_at >= wait.until:  # it came too late for this one
+            if d.is_too_late(wait, sent_at):  # it came too late for this one
                 questions.expire(d, wait)
                 continue
             wrong = answers.problems(wait.about.get("schema"), signal.payload)

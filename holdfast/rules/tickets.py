@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.compensations import is_undo
 from holdfast.model.problems import near
 from holdfast.model.state import NodeState, Ticket
 from holdfast.model.statuses import NodeStatus
@@ -45,7 +46,7 @@ def complete(d: Draft, c: cmd.CompleteNode) -> None:
 def resolve(d: Draft, c: cmd.CompleteNode | cmd.PendNode) -> tuple[str, str | None]:
     """The node that a ticket leads to, and what is wrong with it."""
     definition = d.state.plan.definition
-    if c.node.endswith("~undo"):
+    if is_undo(c.node):
         return "", "a compensation cannot go to another node: its run is ending"
     if c.ticket is not None and definition.kind == "graph" and c.ticket not in definition.tickets:
         hint = near(c.ticket, definition.tickets) or f"declare it: @hf.workflow(tickets={{{c.ticket!r}: 'node'}})"

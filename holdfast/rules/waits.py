@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.compensations import is_undo, undone_by
 from holdfast.model.ids import derived
 from holdfast.model.instances import instance_text
 from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer, timers_of
@@ -32,7 +33,9 @@ def open_wait(d: Draft, c: cmd.OpenWait) -> WaitState:
     if races.has_lost(ns, c.call):  # while it was on its way
         races.lose(d, ns, wait_id)
         return wait
-    if c.until is not None:
+    if c.until is not None and c.lasts is not None:
+        d.set_timer(wait_id, c.lasts, c.until)
+    elif c.until is not None:
         d.emit(ev.TimerSet(wait_id, c.until))
     if c.child is not None:
         _start_child(d, ns, wait_id, c.child, c.call)
@@ -102,7 +105,7 @@ def wake_run(d: Draft, by: str) -> None:
 
 def fire(d: Draft, timer: str) -> None:
     """A timer of the engine's own is due: of a sleep, a retry or a start that was delayed, the run's time."""
-    d.emit(ev.TimerFired(timer))
+    d.fire_timer(timer)
     if timer in d.state.waits:
         close_wait(d, d.state.waits[timer], "fired", b"null")
         return
@@ -119,8 +122,9 @@ def fire(d: Draft, timer: str) -> None:
 
 def may_start(d: Draft, ns: NodeState) -> bool:
     """Whether everything that its start reads is at hand; else it starts when the engine has provided it."""
-    if ns.node.endswith("~undo"):
-        return d.state.undo is not None
+    if is_undo(ns.node):  # one at a time
+        first = d.state.undo[0] if d.state.undo else None
+        return first is not None and first.instance == (undone_by(ns.node), ns.path, ns.visit)
     return not lacks_params(d, ns.scope)
 
 
@@ -165,6 +169,8 @@ def suspend_run(d: Draft) -> None:
                 if not ns.waits and not paused:
                     return
             case NodeStatus.SCHEDULED:
+                if state.undo and is_undo(ns.node) and not may_start(d, ns):
+                    continue  # another compensation comes first
                 if retry_timer(ns) not in state.timers and not paused:
                     return
                 waiting = True

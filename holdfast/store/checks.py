@@ -1,7 +1,7 @@
 """The doctor's questions, the same on every database.
 
 Owns: reading everything about a run at one moment, and questions about many runs at once.
-Never: judges what it finds (engine/doctor), or writes.
+Never: judges what it finds (inspect/doctor), or writes.
 Invariants: what one verb gives back was true at one moment, also while an engine writes.
 """
 
@@ -11,7 +11,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.store.api import (
+from holdfast.model.run_format import FORMAT
+from holdfast.store.queries import NUMBER_MAX, Reads, run_row
+from holdfast.store.row_types import (
     BranchRow,
     Check,
     EventRow,
@@ -23,7 +25,6 @@ from holdfast.store.api import (
     VersionRow,
     WaitRow,
 )
-from holdfast.store.reads import NUMBER_MAX, Reads, run_row
 
 _DATED = frozenset({"wait_for_ended_child", "left_alone", "overdue"})
 """Checks that ask how long ago something was."""
@@ -52,7 +53,11 @@ class Checks(Reads):
         return [run_no for (run_no,) in self._rows("run_numbers", (first_no, last_no))]
 
     def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
-        bindings = (first_no, last_no, before) if check in _DATED else (first_no, last_no)
+        bindings: tuple[int, ...] = (first_no, last_no)
+        if check in _DATED:
+            bindings = (*bindings, before)
+        elif check == "format":
+            bindings = (*bindings, FORMAT)
         found = [Suspect._make(row) for row in self._rows(f"suspect_{check}", bindings)]
         return sorted(found, key=lambda one: (one.run_no, one.node or "", one.path or "", one.found))
 

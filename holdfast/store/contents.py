@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.model.errors import UnfinishedCopy
-from holdfast.store.api import EngineRow
+from holdfast.model.errors import StoreInactive, UnfinishedCopy
+from holdfast.store.row_types import EngineRow, Standing
 
 UNFINISHED: Final = 0
 """The schema version of a database that is being copied into. No store has it, so nobody opens such a database."""
 
 OWN: Final = frozenset({"store_meta", "store_migrations"})
-"""What a database is and how it came to be. Of `store_meta` the next run number is copied."""
+"""What a database is and how it came to be. What of `store_meta` goes into a copy is in `copying.py`."""
 
 OF_ENGINES: Final = frozenset({"engines", "engine_slots"})
 """Who works on a database, and on what; nobody works on a copy yet."""
@@ -44,6 +44,8 @@ class Meta(NamedTuple):
     store_id: str
     next_run_no: int
     is_unfinished: bool
+    epoch: int
+    closed: str
 
 
 class Contents(Protocol):
@@ -78,8 +80,14 @@ class Contents(Protocol):
         """Add rows, in one transaction."""
         ...
 
-    def complete(self, next_run_no: int) -> None:
-        """It is whole: numbers are given out behind those that are there, and it can be opened."""
+    def complete(self, meta: Meta) -> None:
+        """It is whole, and says this about itself: numbers are given out behind those that are there, and it can be
+        opened."""
+        ...
+
+    def mark(self, standing: Standing, *, token_step: int = 0) -> None:
+        """Say what it is among its copies. With a `token_step`, also forget its engines and free every run, whose token
+        grows by that; all in one transaction."""
         ...
 
 
@@ -89,4 +97,16 @@ def refuse_unfinished(version: int, where: str) -> None:
         raise UnfinishedCopy(
             f"{where} is the beginning of a copy that did not come to its end. Copy again: "
             f"holdfast db copy FROM {shlex.quote(where)} --again"
+        )
+
+
+def refuse_closed(standing: Standing, where: str) -> None:
+    """Raises StoreInactive when engines may not work on a database."""
+    if standing.closed:
+        what = "is a backup" if standing.closed == "backup" else "was restored from a backup"
+        command = shlex.join(["holdfast", "db", "activate", "--db", where])
+        raise StoreInactive(
+            f"{where} {what} and is not active: engines do not work on it, so that nothing is done twice while a "
+            "backup is tried out. Verbs that only read (`holdfast list`, `show`, `doctor`) work. If it is to replace "
+            f"the original, stop every engine that works on that one, then: {command}"
         )

@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from holdfast.model.errors import StoreError, UnfinishedCopy, UsageError
-from holdfast.store.api import EngineRow
+from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.contents import Contents, Row, Table
+from holdfast.store.row_types import EngineRow
 from holdfast.store.urls import contents_at, store_at
 
 BATCH_ROWS: Final = 10_000
@@ -28,8 +29,16 @@ any machine."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
-IsDead = Callable[[EngineRow, int], bool]
+OTHER_IDENTITY: Final = (
+    "other_identity: it was copied from another store, whose idempotency keys its steps do not have any more. "
+    "If it goes on here, what was under way is done again under new keys."
+)
+
+IsDead = Callable[[Contents, EngineRow, int], bool]
 """Whether an engine has gone, at this moment."""
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+"""A row of `run_state`, by column, as it is in the copy."""
 
 Progress = Callable[[str, str, int, int], None]
 """Told what is being done with which table, and how many of how many rows are done."""
@@ -50,34 +59,48 @@ def copy(
     *,
     is_dead: IsDead,
     again: bool = False,
+    new_identity: bool = False,
     progress: Progress = lambda what, table, done, total: None,
 ) -> list[Copied]:
     """Copy everything, and return when the copy was read again and found equal; it can be opened then.
 
     The target is made if it is not there, and must be empty. `again`: or the beginning of a copy that did not come to
-    its end. Runs have no owner there, and their tokens are higher than any that was given out before.
+    its end. Runs have no owner there, and their tokens are higher than any that was given out before. It has the id of
+    the source, and a higher epoch; with `new_identity` an id of its own, and its unfinished runs are on hold: what they
+    did is known to others under idempotency keys of the source.
     """
-    _open_once(source_url, create=False)
+    open_once(source_url, create=False)
     try:
-        _open_once(target_url)
+        open_once(target_url)
     except UnfinishedCopy:
         if not again:
             raise
     with closing(contents_at(source_url)) as source, closing(contents_at(target_url)) as target:
         _refuse_target(source, target)
-        _refuse_engines(target, is_dead)
+        refuse_engines(target, is_dead)
         tables = _same_tables(source, target)
+        change = _on_hold if new_identity else _freed
         source.freeze()
-        _refuse_engines(source, is_dead)
+        refuse_engines(source, is_dead)
         target.begin()
-        copied = [_copy_table(source, target, name, table, progress) for name, table in tables.items()]
+        copied = [_copy_table(source, target, name, table, change, progress) for name, table in tables.items()]
         for one in copied:
             _verify(target, one, tables[one.table], progress)
-        target.complete(source.meta().next_run_no)
+        meta = source.meta()
+        if new_identity:
+            meta = meta._replace(store_id=target.meta().store_id, epoch=1)
+        else:
+            meta = meta._replace(epoch=next_epoch(meta.epoch, source.now()))
+        target.complete(meta)
     return copied
 
 
-def _open_once(url: str, *, create: bool = True) -> None:
+def next_epoch(epoch: int, now: int) -> int:
+    """The epoch of a store that goes on from another one."""
+    return max(epoch + 1, now)
+
+
+def open_once(url: str, *, create: bool = True) -> None:
     """What opening a store does: making it, bringing it to the newest schema, refusing it."""
     store = store_at(url, create=create)
     store.open()
@@ -86,10 +109,13 @@ def _open_once(url: str, *, create: bool = True) -> None:
 
 def _refuse_target(source: Contents, target: Contents) -> None:
     meta = target.meta()
-    if meta.store_id == source.meta().store_id:
-        raise UsageError(f"{source.shown} and {target.shown} are the same database")
-    if meta.is_unfinished:
+    if meta.is_unfinished:  # so it is not the source, which was opened
         return
+    if meta.store_id == source.meta().store_id:
+        raise UsageError(
+            f"{source.shown} and {target.shown} are the same database, or copies of one; {target.shown} is "
+            "not empty. Copy into a database that holds nothing; nothing was changed"
+        )
     for name in target.tables():
         if count := target.count(name):
             raise UsageError(
@@ -98,14 +124,15 @@ def _refuse_target(source: Contents, target: Contents) -> None:
             )
 
 
-def _refuse_engines(side: Contents, is_dead: IsDead) -> None:
+def refuse_engines(side: Contents, is_dead: IsDead) -> None:
+    """Raises UsageError, by name, while an engine works on this side."""
     now = side.now()
     for engine in side.engines():
-        if not is_dead(engine, now):
+        if not is_dead(side, engine, now):
             seconds = max(0, engine.expires_at - now) / 1_000_000
             raise UsageError(
                 f"engine {engine.engine} (process {engine.pid} on {engine.host}) works on {side.shown}. Stop it first; "
-                f"if it is dead, its lease runs out in {seconds:.0f} s. Nothing was copied"
+                f"if it is dead, its lease runs out in {seconds:.0f} s. Nothing was changed"
             )
 
 
@@ -119,28 +146,36 @@ def _same_tables(source: Contents, target: Contents) -> dict[str, Table]:
     return tables
 
 
-def _copy_table(source: Contents, target: Contents, name: str, table: Table, progress: Progress) -> Copied:
+def _copy_table(
+    source: Contents, target: Contents, name: str, table: Table, change: Change, progress: Progress
+) -> Copied:
     digest = _Digest()
     total = source.count(name)
     progress("copying", name, 0, total)
-    for batch in _batches(_as_copied(source.read(name, table), name, table), digest):
+    for batch in _batches(_as_copied(source.read(name, table), name, table, change), digest):
         target.write(name, table, batch)
         progress("copying", name, digest.rows, total)
     return Copied(name, digest.rows, digest.hex())
 
 
-def _as_copied(rows: Iterator[Row], name: str, table: Table) -> Iterator[Row]:
-    """Rows as they are in a copy: nobody owns a run there, and whoever did before cannot be taken for its owner."""
+def _as_copied(rows: Iterator[Row], name: str, table: Table, change: Change) -> Iterator[Row]:
+    """Rows as they are in a copy."""
     if name != "run_state":
         return rows
-    engine, last, token = (table.columns.index(column) for column in ("engine", "last_engine", "token"))
+    return (tuple(change(dict(zip(table.columns, row, strict=True))).values()) for row in rows)
 
-    def freed(row: Row) -> Row:
-        changed = list(row)
-        changed[engine], changed[last], changed[token] = None, row[engine] or row[last], row[token] + 1
-        return tuple(changed)
 
-    return map(freed, rows)
+def _freed(run: dict[str, Any]) -> dict[str, Any]:
+    """Nobody owns a run in a copy, and whoever did before cannot be taken for its owner."""
+    return run | {"engine": None, "last_engine": run["engine"] or run["last_engine"], "token": run["token"] + 1}
+
+
+def _on_hold(run: dict[str, Any]) -> dict[str, Any]:
+    """The same in a copy that is another store."""
+    if run["status"] in RUN_TERMINAL:
+        return _freed(run)
+    before = "" if run["hold"] is None else f" It was on hold before: {run['hold']}"
+    return _freed(run) | {"hold": f"{OTHER_IDENTITY}{before}"}
 
 
 def _verify(target: Contents, expected: Copied, table: Table, progress: Progress) -> None:

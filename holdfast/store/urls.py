@@ -11,31 +11,32 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.model.errors import UsageError
-from holdfast.store import sqlite_connections
-from holdfast.store.api import Store
 from holdfast.store.contents import Contents
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_contents import SqliteContents
+from holdfast.store.contract import Store
+from holdfast.store.sqlite import sqlite_connections
+from holdfast.store.sqlite.sqlite_contents import SqliteContents
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 SUPPORTED: Final = "sqlite:///file.db, a path, or postgresql://user:password@host:5432/database"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OF_POSTGRES: Final = ("postgresql", "postgres")
 
 
-def store_at(url: str, *, create: bool = True) -> Store:
+def store_at(url: str, *, create: bool = True, allow_network: bool = False) -> Store:
     """The store that an address means, not open yet. Without `create`, opening one that is not there raises
-    StoreMissing and makes nothing. Raises UsageError for a scheme that nobody knows."""
+    StoreMissing and makes nothing. With `allow_network` a file may be on a file system whose locks do not work. Raises
+    UsageError for a scheme that nobody knows."""
     if is_postgres(url):
-        from holdfast.store.postgres import PostgresStore
+        from holdfast.store.postgres.postgres_store import PostgresStore
 
         return PostgresStore(url, create=create)
-    return SqliteStore(url, create=create)
+    return SqliteStore(url, create=create, allow_network=allow_network)
 
 
 def contents_at(url: str) -> Contents:
     """Everything in the database that an address means, which must be there; for copying."""
     if is_postgres(url):
-        from holdfast.store.postgres_contents import PostgresContents
+        from holdfast.store.postgres.postgres_contents import PostgresContents
 
         return PostgresContents(url)
     path = sqlite_connections.database_path(url)
@@ -58,10 +59,15 @@ def database_file(url: str) -> Path | None:
     return None if is_postgres(url) else sqlite_connections.database_path(url)
 
 
+def outlives_process(url: str) -> bool:
+    """Whether an address names anything but a database in memory."""
+    return is_postgres(url) or sqlite_connections.database_path(url) is not None
+
+
 def shown(url: str) -> str:
     """An address as it may be printed and logged: without a password, and good in any directory."""
     if is_postgres(url):
-        from holdfast.store.postgres_connections import address
+        from holdfast.store.postgres.postgres_address import address
 
         return address(url).shown
     path = sqlite_connections.database_path(url)

@@ -17,9 +17,11 @@ from typing import Any
 
 from holdfast.model import answers as answers_model
 from holdfast.model.activation import BodyContext
+from holdfast.model.current import Current, here
 from holdfast.model.errors import InvalidInput, UsageError
 from holdfast.model.questions import NOTHING
 from holdfast.model.values import decoder, encode
+from holdfast.worker.node_log import NodeLog
 from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner
 
@@ -39,7 +41,7 @@ class BareContext(BodyContext):
         self.cancelled = self.leaving = False
         self.vars = vars
         self.checkpointed = checkpointed
-        self.log = logging.LoggerAdapter(logging.getLogger("holdfast.node"), {"run_id": run_id})
+        self.log = NodeLog(logging.getLogger("holdfast.node"), {"run_id": run_id})
         self._answers = answers
         self._signals = list(signals)
         self.slept: list[Any] = []
@@ -50,10 +52,24 @@ class BareContext(BodyContext):
     def keyed(self, key: str) -> BareContext:
         return self
 
+    def patched(self, name: str) -> bool:
+        """A body that runs for the first time goes the new way."""
+        return True
+
     async def step(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         runner = StepRunner.of(fn)
-        result = runner.fn(*((self, *args) if runner.takes_ctx else args), **kwargs)
-        return await result if asyncio.iscoroutine(result) else result
+        token = here.set(self.current)
+        try:
+            result = runner.fn(*((self, *args) if runner.takes_ctx else args), **kwargs)
+            return await result if asyncio.iscoroutine(result) else result
+        finally:
+            here.reset(token)
+
+    def current(self) -> Current:
+        """What `hf.current()` is in the steps of this body."""
+        return Current(
+            self.run_id, self.node, self.path, self.visit, self.attempt, lambda: self.idempotency_key, beat=lambda: None
+        )
 
     async def map(self, fn: Callable[..., Any], items: Iterable[Any], *, limit: int = 0, **kwargs: Any) -> list[Any]:
         return [await self.step(fn, item, **kwargs) for item in items]

@@ -17,17 +17,17 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.engine import rows
-from holdfast.engine.history import History
-from holdfast.engine.reads import find_run
-from holdfast.engine.register import Register
 from holdfast.engine.versions import Versions
 from holdfast.model import events as ev
 from holdfast.model.errors import UsageError
 from holdfast.model.lineage import fold
-from holdfast.store.api import RunRow
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_connections import database_path
+from holdfast.store.records import state_rows
+from holdfast.store.records.history import History
+from holdfast.store.records.run_records import find_run
+from holdfast.store.records.wait_history import Register
+from holdfast.store.row_types import RunRow
+from holdfast.store.sqlite.sqlite_connections import database_path
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 DAY = 24 * 3600 * 1_000_000
 _FORGET_ROWS = (
@@ -38,13 +38,14 @@ _FORGET_ROWS = (
 _UNTAKE_MESSAGE = "UPDATE run_inbox_messages SET status = 'new', outcome = NULL WHERE message_id = ?"
 _ADD_NODE = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_WAIT = "INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_TIMER = "INSERT INTO run_timers VALUES (?, ?, ?, ?, ?)"
+_ADD_TIMER = "INSERT INTO run_timers VALUES (?, ?, ?, ?, ?, ?, ?)"
 _ADD_EVENT = "INSERT INTO run_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def corrupt(url: str, run_id: str, case: str) -> None:
     """Bring a run of a stopped store into the state that a case of the catalogue describes: A1 (`A1-answer`: the answer
-    is there, and the node has not ended), A2, A3, A4, A5, D2, E1, E2, or one that is none: B1, B2, C1, C2, D1."""
+    is there, and the node has not ended), A2, A3, A4, A5, D2, E1, E2, R1 (the rows are those of an earlier event), or
+    one that is none: B1, B2, C1, C2, D1."""
     make = _CASES.get(case)
     if make is None:
         raise UsageError(f"there is no case {case}; there are {', '.join(_CASES)}")
@@ -92,7 +93,7 @@ class _Patient:
         number = (self.row.run_no,)
         for forget in _FORGET_ROWS:
             self.cursor.execute(forget, number)
-        self.cursor.executemany(_ADD_NODE, rows.changed_nodes(state))
+        self.cursor.executemany(_ADD_NODE, state_rows.changed_nodes(state))
         register, shared = Register(line), self.history.shared_until
         self.cursor.executemany(_ADD_WAIT, list(register.wait_rows(state, shared).values()))
         self.cursor.executemany(_ADD_TIMER, list(register.timer_rows(state, shared).values()))
@@ -119,6 +120,20 @@ class _Patient:
         linked = ev.link(last.hash, self.row.run_id, seq, branch, name, None, None, 1, at, token, data)
         row = (self.row.run_no, seq, branch, name, None, None, 1, at, token, linked, data)
         self.cursor.execute(_ADD_EVENT, row)
+
+    def happened_earlier(self, micros: int) -> None:
+        """Everything was written this long before, properly linked."""
+        previous = b""
+        for i, row in enumerate(self.history.rows):
+            at = row.at - micros
+            hashed = ev.link(previous, self.row.run_id, *row[1:7], at, row.token, row.data)
+            self.history.rows[i] = row._replace(at=at, hash=hashed)
+            moved = (at, hashed, row.run_no, row.seq)
+            self.cursor.execute("UPDATE run_events SET at = ?, hash = ? WHERE run_no = ? AND seq = ?", moved)
+            previous = hashed
+        self.line = [msgspec.structs.replace(entry, at=entry.at - micros) for entry in self.line]
+        earlier = (micros, self.row.run_no)
+        self.cursor.execute("UPDATE run_state SET created_at = created_at - ? WHERE run_no = ?", earlier)
 
     def pin(self, version: int) -> None:
         self.cursor.execute("UPDATE run_state SET version = ? WHERE run_no = ?", (version, self.row.run_no))
@@ -177,9 +192,20 @@ def _a4(p: _Patient) -> None:
 def _waiting(p: _Patient, *, long_ago: bool = False) -> None:
     suspended = p.last(_is(ev.RunSuspended), "suspension")
     p.forget_events(suspended)
-    p.rows_as_of(suspended)
     if long_ago:
-        p.cursor.execute("UPDATE run_waits SET since = since - ? WHERE run_no = ?", (400 * DAY, p.row.run_no))
+        p.happened_earlier(400 * DAY)
+    p.rows_as_of(suspended)
+
+
+def _behind(p: _Patient) -> None:
+    """The journal is whole; the rows, and what became of messages, are as of the first time that the run waited, or of
+    the first node that was started."""
+    kinds = [type(entry.event) for entry in p.line]
+    behind = next((kinds.index(kind) for kind in (ev.RunSuspended, ev.NodeStarted) if kind in kinds), 0)
+    seq = p.line[behind].seq
+    taken = [e.event.message_id for e in p.line if e.seq > seq and type(e.event) is ev.MessageConsumed]
+    p.cursor.executemany(_UNTAKE_MESSAGE, [(message_id,) for message_id in taken])
+    p.rows_as_of(behind)
 
 
 def _interrupted(p: _Patient, *, in_phase: bool = False) -> None:
@@ -233,6 +259,7 @@ _CASES: dict[str, Callable[[_Patient], None]] = {
     "D2": _d2,
     "E1": _e1,
     "E2": _e2,
+    "R1": _behind,
 }
 
 

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
 from holdfast.model.errors import UsageError
+from holdfast.model.limits import SECOND
 from holdfast.testing.explorer import substitutes
-from holdfast.testing.simulation.clock import SECOND
 from holdfast.testing.simulation.memory import MemoryStore
 from holdfast.testing.simulation.world import World
 

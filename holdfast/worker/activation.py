@@ -11,23 +11,43 @@ import asyncio
 import concurrent.futures
 import contextlib
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, MutableMapping, MutableSet
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping, MutableSet, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import dying
-from holdfast.engine.protocols import Attempt
+from holdfast.engine import crash_points
+from holdfast.engine.ports import Attempt
 from holdfast.model import commands as cmd
 from holdfast.model.captures import captured, check_size
-from holdfast.model.errors import BodyEnded, HeartbeatLost, HoldfastError, NodeTimeout, Pended, Suspended, UsageError
+from holdfast.model.compensations import is_undo
+from holdfast.model.current import Current
+from holdfast.model.errors import (
+    BodyEnded,
+    CorruptJournal,
+    HeartbeatLost,
+    HoldfastError,
+    NodeTimeout,
+    Pended,
+    StepMismatch,
+    Suspended,
+    UsageError,
+)
 from holdfast.model.events import ErrorInfo
 from holdfast.model.values import encode
-from holdfast.worker import parking
+from holdfast.worker import ending, parking, tasks
 from holdfast.worker.failures import describe
-from holdfast.worker.memory import Call, Memo, Memory
+from holdfast.worker.memory import Call, Memo, Memory, idempotency_key
+from holdfast.worker.step_clock import StepClock, current_clock
 from holdfast.worker.strands import Strand
-from holdfast.worker.threads import ThreadJob
+from holdfast.worker.threads import Done, GivenUp, ThreadJob
+
+if TYPE_CHECKING:
+    from holdfast.worker.step_threads import StepThread
+    from holdfast.worker.steps import Try
 
 R = TypeVar("R")
+THREAD_LOOK_SECONDS = 0.25
+"""How often a step that waits for a thread looks whether its body is left meanwhile."""
 _NO_MEMORY = Memory()
 _EMPTY: dict[Any, Any] = {}
 _EMPTY_SET: set[Any] = set()
@@ -39,11 +59,23 @@ class Activation:
     task: asyncio.Task[Any] | None = None
     thread: ThreadJob | None = None
     """The thread of a sync body."""
-    run_in_thread: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+    start_thread: Callable[[Callable[[], Any], Done], ThreadJob]
     """Where its sync steps run; only a body with a ctx has some."""
+    given_up: GivenUp
+    """How many threads the engine has lost, likewise."""
+    grace_seconds = 0.0
+    """How long what it started may take to stop."""
+    ending = False
+    """The body has returned or raised, and what it started is stopped (ending.py): no call on ctx begins any more."""
+    is_lent = False
+    """It runs in a process that is given back while it only waits."""
+    current_class = Current
+    """The testing kit has one that watches."""
     leaving = False
     cancelled = False
     reported = False
+    mismatch: StepMismatch | None = None
+    """Why it is left, where its code does not fit what it remembers."""
     stopping = False
     """Left because the engine stops, or the run is paused: it says so."""
     pausing = False
@@ -59,7 +91,7 @@ class Activation:
     _watched: asyncio.Future[Any] | None = None
     """What keeps the body from counting as parked; when it moves, somebody looks again."""
     _since = 0.0
-    _grace_seconds = 0.0
+    _settling: asyncio.Task[None] | None = None
     _left_seconds: float | None = None
 
     # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
@@ -67,8 +99,6 @@ class Activation:
     waits: dict[str, tuple[asyncio.Task[Any], asyncio.Future[tuple[str, bytes]]]] = _EMPTY
     early: dict[str, tuple[str, bytes]] = _EMPTY
     """Answers that came before the body began to wait for them."""
-    scopes: dict[asyncio.Task[Any], str] = _EMPTY
-    """Where the calls are remembered that a task makes."""
     tasks: set[asyncio.Task[Any]] = _EMPTY_SET
     """Tasks, other than the body's own, that have made or awaited a call on ctx and go on."""
     parked: set[asyncio.Task[Any]] = _EMPTY_SET
@@ -78,6 +108,12 @@ class Activation:
     """Tasks that have made or awaited a call on ctx, and have ended."""
     calls: MutableMapping[Coroutine[Any, Any, Any], Call] = _EMPTY
     """The remembered calls that were made, by what is awaited for their result."""
+    steps: set[Try] = _EMPTY_SET
+    """The tries of steps that are under way."""
+    threads: set[StepThread] = _EMPTY_SET
+    """The threads of its sync steps, those of cancelled steps among them."""
+    late: Sequence[StepThread] = ()
+    """Threads that have ended after their steps were cancelled, and whose outcomes the body's end may record."""
     vars: dict[str, bytes] = _EMPTY
 
     def __init__(
@@ -90,11 +126,48 @@ class Activation:
         self.loop = loop
         if attempt.handler.takes_ctx:
             self.memory = Memory()
-            self.waits, self.early, self.scopes, self.vars = {}, {}, {}, {}
+            self.waits, self.early, self.vars = {}, {}, {}
             self.calls = weakref.WeakKeyDictionary()
-            self.parked, self.opening, self.tasks = set(), set(), set()
+            self.parked, self.opening, self.tasks, self.steps, self.threads = set(), set(), set(), set(), set()
+
+    @property
+    def undoes_steps(self) -> bool:
+        """Whether steps of this body are undone when the run does not end well; those of a compensation are not."""
+        return self.port.compensates and not is_undo(self.attempt.node)
+
+    def key_facts(self, step_key: str | None) -> tuple[object, ...]:
+        """What tells this instance, or one step in it, from every other: keys and ids are derived from it."""
+        a, port = self.attempt, self.port
+        facts = (port.run_id, port.key_epoch, a.node, a.path, a.visit)
+        return facts if step_key is None else (*facts, step_key)
+
+    def current(self, tried: Try | None = None) -> Current:
+        """What the body, or a step of it, may know about itself where it has no ctx."""
+        a, port = self.attempt, self.port
+        step_key = None if tried is None else tried.call.step_key
+        number = tried.number if tried is not None and tried.runner.is_node else a.attempt
+        return self.current_class(
+            port.run_id, a.node, a.path, a.visit, number,
+            lambda: idempotency_key(port.store_id, *self.key_facts(step_key)),
+            lambda: self.cancelled or self.expired or self.ending or (tried is not None and tried.cancelled),
+            partial(self.loop.call_soon_threadsafe, self.beat, current_clock.get()),
+        )  # fmt: skip
 
     # --- reports -------------------------------------------------------------------------------------------
+
+    def conclude(self, report: Callable[[], None]) -> None:
+        """The body has returned or raised: report it once everything that it started has stopped."""
+        is_left = self.leaving and not self.stopping and self.mismatch is None
+        if is_left or not (self.tasks or self.threads or self.late):
+            report()
+        else:
+            self._settling = self.loop.create_task(ending.settle(self, report))
+
+    def begin_ending(self) -> None:
+        """Let no call on ctx begin any more, stop the clock, and cancel what the body left behind."""
+        self.ending = True
+        self._stop_clock()
+        self._cancel_tasks()
 
     def completed(self, result: Any, ended: BodyEnded | None = None) -> None:
         """The body returned, or ended in a call that ends it, with this as its output."""
@@ -110,8 +183,8 @@ class Activation:
         self.completed_bytes(data, ended)
 
     def completed_bytes(self, data: bytes, ended: BodyEnded | None = None) -> None:
-        if dying.at is not None:
-            dying.at("body.after")
+        if crash_points.hit is not None:
+            crash_points.hit("body.after")
         a = self.attempt
         try:
             kept = captured(data, a.captures, f"the output of {a.node}") if a.captures else {}
@@ -177,7 +250,12 @@ class Activation:
             self.failed(RuntimeError("the body cancelled itself"))
 
     def left(self) -> None:
-        """The body has gone without an end. An orderly stop says so; otherwise there is nobody to tell."""
+        """The body has gone without an end. An orderly stop says so, and a body whose code does not fit what it
+        remembers; otherwise there is nobody to tell."""
+        if self.mismatch is not None:
+            a = self.attempt
+            self.report(cmd.StopNode(a.node, a.path, a.attempt, changed=self.mismatch.message, visit=a.visit))
+            return
         self._stopped(may_go_on=self.attempt.definition.on_crash == "rerun")
 
     def not_begun(self) -> None:
@@ -194,32 +272,61 @@ class Activation:
     def report(self, command: Any) -> None:
         """The one word about how the body ended; None: it was left, and runs again when there is a reason to."""
         if self._end(left=command is None) and command is not None:
-            self.port.tell(command)
+            self.port.submit(command)
 
     def _end(self, *, left: bool) -> bool:
         """This life is over; False: it was over before."""
         if self.reported:
             return False
         self.reported = True
+        self._stop_clock()
+        if self._grace is not None:
+            self._grace.cancel()
+        self.memory.body.memory = None
+        if not left:
+            self.abandon()
+        self.on_gone(self, left)
+        return True
+
+    def cut_off(self) -> None:
+        """The grace time of a body that was left has passed."""
+        if self.task is not None:
+            self.task.cancel()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Stop waiting for whatever the body started and has not ended. Its tasks are cancelled, the threads of its
+        steps given up."""
+        self._cancel_tasks()
+        for thread in list(self.threads):
+            thread.give_up()
+
+    def _cancel_tasks(self) -> None:
+        for task in self.tasks:
+            task.add_done_callback(hear_out)
+            task.cancel()
+
+    def _stop_clock(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        if self._grace is not None:
-            self._grace.cancel()
-        if self.parked and not self.leaving:
-            for task in self.parked - {self.task}:  # nobody will answer them any more
-                task.cancel()
-        self.on_gone(self, left)
-        return True
+
+    def read_memory(self, rows: Iterable[tuple[str, bytes]]) -> Memory:
+        """What an earlier life of the body remembers. Where that cannot be read the run is left, and this body."""
+        try:
+            return Memory.read(rows)
+        except CorruptJournal as e:
+            self.port.cannot_read(e)
+            raise Suspended from e
 
     # --- waiting -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Every call on ctx asks this first."""
-        if self.leaving or self.reported:
+        if self.leaving or (self.reported and not self.ending):
             raise Suspended
-        if self.cancelled or self._why is not None:
+        if self.cancelled or self.ending or self._why is not None:
             raise asyncio.CancelledError
 
     def made(self, call: Call, awaited: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
@@ -229,8 +336,22 @@ class Activation:
 
     def recall(self, call: Call) -> Memo | None:
         """What is remembered of a call that is awaited now; None: it is new."""
+        if self.ending or self.reported:  # awaited by a task that the body has left behind
+            raise asyncio.CancelledError
         self.joined()
-        return self.memory.recall(call)
+        try:
+            return self.memory.recall(call)
+        except StepMismatch as mismatch:
+            self._mismatched(mismatch)
+            raise
+
+    def _mismatched(self, mismatch: StepMismatch) -> None:
+        """The body makes another call than it remembers: from here on every call on ctx raises Suspended, and the run
+        is put on hold when the body has gone, or does not go within the grace time."""
+        if not (self.leaving or self.cancelled or self.expired):
+            self.mismatch = mismatch
+            self.leave()
+            self._grace = self.loop.call_later(self.grace_seconds, self.give_up)
 
     def joined(self) -> asyncio.Task[Any]:
         """The calling task belongs to the body from now on, whoever started it: while it works, the body does."""
@@ -242,9 +363,29 @@ class Activation:
             task.add_done_callback(self._task_ended)
         return task
 
+    def begin_scope(self) -> None:
+        """The running task is the body's own from here on."""
+        self.memory.body.memory = self.memory
+        tasks.begin(self.memory.body, "")
+
+    def scope_here(self) -> str:
+        """The scope of the task that makes a call on ctx."""
+        task = self.joined()
+        scope = tasks.scope_of(task)
+        if scope is not None and scope.strand.body is self.memory.body:
+            return scope.name
+        name = getattr(task.get_coro(), "__qualname__", task.get_name())
+        error = UsageError(
+            f"a task of {self.attempt.node} ({name}) calls ctx, and the engine did not see which task created it: its "
+            "calls could not be found again after a crash. Either the event loop's task factory was replaced after the "
+            "engine was opened (set it before, or let it call the factory that was there); or the task was made with "
+            "asyncio.Task(...) instead of asyncio.create_task(...); or ctx belongs to another body"
+        )
+        self._expire(error)
+        raise error
+
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
-        self.scopes.pop(task, None)
         if self.ended is _EMPTY_SET:
             self.ended = weakref.WeakSet()
         self.ended.add(task)
@@ -264,7 +405,7 @@ class Activation:
                 self.leaving = True
                 future.set_exception(Suspended())
 
-        self.port.tell(command, done)
+        self.port.submit(command, done)
         self.opening.add(future)
         try:
             return await future
@@ -282,13 +423,13 @@ class Activation:
         """The calling task opens a wait, or has one, and does nothing else until it is answered."""
         task = self.joined()
         if self.leaving and task is not self.task:
-            task.add_done_callback(_hear_out)
-        if self.reported and not self.leaving:  # a task that the body left behind when it ended
-            raise asyncio.CancelledError
+            task.add_done_callback(hear_out)
         self.check()
         self.parked.add(task)
+        clock = current_clock.get()
         try:
-            yield
+            with contextlib.nullcontext() if clock is None else clock.paused():
+                yield
         finally:
             self.parked.discard(task)
             self._unpause()
@@ -312,9 +453,9 @@ class Activation:
 
     def _give_up_wait(self, wait_id: str, strand: Strand) -> None:
         """A part of the body does not wait any more. (When the body itself ends, its waits are closed with it.)"""
-        if not (self.leaving or self.cancelled or self.reported or self._why):
+        if not (self.leaving or self.cancelled or self.ending or self.reported or self._why):
             outcome = "superseded" if strand.lost else "cancelled"
-            self.port.tell(cmd.CloseWait(wait_id, outcome))
+            self.port.submit(cmd.CloseWait(wait_id, outcome))
 
     def answer(self, wait_id: str, outcome: str, value: bytes) -> None:
         if wait_id not in self.waits:
@@ -333,9 +474,17 @@ class Activation:
     @property
     def all_parked(self) -> bool:
         """Whether the body does nothing but wait in calls on ctx."""
-        return bool(self.parked) and self._at_work() is None
+        return bool(self.parked) and not self.ending and self._at_work() is None
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether nothing of the body is lost when it is left now."""
+        return self.all_parked
 
     def _at_work(self) -> asyncio.Future[Any] | None:
+        for thread in self.threads:
+            if thread.is_cancelled:  # it must not act beside another life of the body
+                return thread.over
         tasks = self.tasks if self.task is None else {self.task, *self.tasks}
         return parking.at_work(tasks, self.parked)
 
@@ -347,7 +496,7 @@ class Activation:
     def _look(self) -> None:
         """Perhaps all that is left of the body waits now: then its node is suspended, and its thread is given back."""
         self._looking = False
-        if self.reported or self.leaving or not self.parked:
+        if self.reported or self.leaving or self.ending or not self.parked:
             return
         busy = self._at_work()
         if busy is not None:
@@ -357,9 +506,14 @@ class Activation:
         a = self.attempt
         if not self.port.is_suspended(a.node, a.path):
             suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
-            self.port.tell(suspend, None if self.thread is None else self._suspended)
-        elif self.thread is not None:
+            self.port.submit(suspend, self._suspended if self._gives_back else None)
+        elif self._gives_back:
             self.leave()
+
+    @property
+    def _gives_back(self) -> bool:
+        """Whether what it runs in, a thread or a process, is not kept while it only waits."""
+        return self.thread is not None or self.is_lent
 
     def _look_when_it_moves(self, busy: asyncio.Future[Any]) -> None:
         if isinstance(busy, asyncio.Task):  # it has its turn now
@@ -369,9 +523,16 @@ class Activation:
             busy.add_done_callback(self._look_soon)
 
     def _suspended(self, _: Any, error: BaseException | None) -> None:
-        """A body in a thread goes only now: one that goes while its node counts as running is run again at once."""
+        """A body that gives its thread or process back goes only now: one that goes while its node counts as running is
+        run again at once."""
         if error is None and self.all_parked:
             self.leave()
+
+    async def wait_for_thread(self) -> None:
+        """Wait while the engine has lost too many threads to begin in another one."""
+        while self.given_up.too_many:
+            await self.given_up.fewer(THREAD_LOOK_SECONDS)
+            self.check()
 
     # --- a body in a thread --------------------------------------------------------------------------------
 
@@ -387,6 +548,7 @@ class Activation:
     async def made_for_thread(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """The call itself, on the loop; a timeout or a cancel of the body ends it."""
         self._thread_call = asyncio.current_task()
+        self.begin_scope()
         try:
             return await call()
         finally:
@@ -403,7 +565,7 @@ class Activation:
             if not future.done():
                 future.set_exception(Suspended())
             if task is not self.task:
-                task.add_done_callback(_hear_out)
+                task.add_done_callback(hear_out)
         if not stopping:
             for opening in list(self.opening):
                 if not opening.done():
@@ -420,10 +582,10 @@ class Activation:
         self.cancelled = True
         self._stop_body(grace_seconds)
 
-    def _expire(self, why: HoldfastError, grace_seconds: float) -> None:
+    def _expire(self, why: HoldfastError) -> None:
         if not self.reported and self._why is None:
             self._why = why
-            self._stop_body(grace_seconds)
+            self._stop_body(self.grace_seconds)
 
     def _stop_body(self, grace_seconds: float) -> None:
         if self.task is not None:
@@ -444,12 +606,11 @@ class Activation:
 
     # --- time ----------------------------------------------------------------------------------------------
 
-    def start_clock(self, grace_seconds: float) -> None:
+    def start_clock(self) -> None:
         """Timeout and heartbeat count from here; time spent waiting does not count."""
         definition = self.attempt.definition
         if definition.timeout is not None or definition.heartbeat is not None:
             self._left_seconds = definition.timeout
-            self._grace_seconds = grace_seconds
             self._unpause()
 
     def _pause(self) -> None:
@@ -465,33 +626,27 @@ class Activation:
     def _unpause(self) -> None:
         if self._heartbeat is None:
             self.beat()
-        if self._left_seconds is not None and self._deadline is None and not self.reported:
+        if self._left_seconds is not None and self._deadline is None and not (self.reported or self.ending):
             self._since = self.loop.time()
-            limit = self.attempt.definition.timeout
-            why = NodeTimeout(f"{self.attempt.node} ran longer than its timeout of {limit:g} s")
-            self._deadline = self.loop.call_later(max(0.0, self._left_seconds), self._expire, why, self._grace_seconds)
+            self._deadline = self.loop.call_later(max(0.0, self._left_seconds), self._expire, self.timed_out())
 
-    def beat(self) -> None:
-        """The body is alive."""
+    def timed_out(self) -> NodeTimeout:
+        return NodeTimeout(f"{self.attempt.node} ran longer than its timeout of {self.attempt.definition.timeout:g} s")
+
+    def beat(self, clock: StepClock | None = None) -> None:
+        """The body is alive, and the step whose clock this is."""
+        if clock is not None:
+            clock.beat()
         limit = self.attempt.definition.heartbeat
-        if limit is None or self.reported:
+        if limit is None or self.reported or self.ending:
             return
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         why = HeartbeatLost(f"{self.attempt.node} did not call ctx.heartbeat() for {limit:g} s")
-        self._heartbeat = self.loop.call_later(limit, self._expire, why, self._grace_seconds)
+        self._heartbeat = self.loop.call_later(limit, self._expire, why)
 
 
-def completion(attempt: Attempt, result: Any) -> cmd.CompleteNode:
-    """What is said of a body that returned, and of which there is nothing else to say: it had no ctx."""
-    data = encode(result, attempt.handler.returns, what="result")
-    if dying.at is not None:
-        dying.at("body.after")
-    kept = captured(data, attempt.captures, f"the output of {attempt.node}") if attempt.captures else {}
-    return cmd.CompleteNode(attempt.node, attempt.path, attempt.attempt, data, kept, visit=attempt.visit)
-
-
-def _hear_out(task: asyncio.Task[Any]) -> None:
+def hear_out(task: asyncio.Task[Any]) -> None:
     """A task of a body that was left has ended, and perhaps nobody asks how: that is no reason for a warning."""
     if not task.cancelled():
         task.exception()

@@ -13,14 +13,13 @@ import msgspec
 
 from holdfast.model import answers, texts
 from holdfast.model.errors import UsageError
-from holdfast.model.limits import DELAY_SECONDS_MAX
+from holdfast.model.limits import DELAY_SECONDS_MAX, SECOND
 from holdfast.model.policies import delay_seconds
 from holdfast.model.questions import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
 
 Deadline = float | str | timedelta | datetime
 Escalations = Escalate | Sequence[Escalate]
-SECOND = 1_000_000
 
 
 class Asking(TypedDict, total=False):
@@ -64,8 +63,12 @@ class _Awaited:
             raise UsageError(f"{what}: the default does not fit the schema: {'; '.join(problems)}")
         self.about["default"] = msgspec.json.decode(data)
 
-    def until(self, now: int) -> int | None:
-        return None if self._deadline is None else instant(self._deadline, now, self._what)
+    def until(self, now: int) -> tuple[int | None, int | None]:
+        """Its deadline as an instant and, where it was given as one, as a duration, in microseconds."""
+        if self._deadline is None:
+            return None, None
+        until = instant(self._deadline, now, self._what)
+        return until, None if isinstance(self._deadline, datetime) else until - now
 
 
 class Question(_Awaited):

@@ -1,12 +1,10 @@
 """Binding: stored bytes become a body's arguments, by its annotations.
 
-Owns: which parameter gets which value, and the decoders for them, compiled once per handler; whether a body can wait.
+Owns: which parameter gets which value, and the decoders for them, compiled once per handler.
 """
 
 from __future__ import annotations
 
-import dis
-import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -39,8 +37,6 @@ class Binder:
         self._extra = item_decoder(extra.annotation if extra is not None else Any)
         self._by_name = not any(p.variadic == "*" or p.positional_only for p in handler.params)
         """Every argument can be given by its name."""
-        self.runs_through = handler.kind == "inline" or (not handler.takes_ctx and never_awaits(handler.fn))
-        """Its body runs to its end at once: it needs no task, and nobody can meet it half-way."""
 
     def bind(self, args: dict[str, Any], load: Callable[[Any], bytes]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments; a value that does not fit its annotation is InvalidInput by name."""
@@ -90,17 +86,6 @@ def _has_items(located: list[Any]) -> bool:
         if e and e[0] not in ("at", "var_at", "const"):
             stack.extend(x for x in e[1:] if isinstance(x, list))
     return False
-
-
-def never_awaits(fn: Callable[..., Any]) -> bool:
-    """Whether a function is async and has no place at which it could wait. (One that asks for its task has one.)"""
-    code = getattr(fn, "__code__", None)
-    if type(code) is not types.CodeType:  # a mock, for instance, has something that only looks like it
-        return False
-    if not code.co_flags & inspect.CO_COROUTINE or "current_task" in code.co_names:
-        return False
-    operations = {instruction.opname for instruction in dis.get_instructions(code)}
-    return "RETURN_GENERATOR" in operations and "SEND" not in operations  # compiled code has neither: nobody knows
 
 
 def item_decoder(annotation: Any) -> Callable[[bytes], Any]:

@@ -26,27 +26,29 @@ import msgspec
 
 from holdfast.model import handlers
 from holdfast.model.activation import current_body
+from holdfast.model.current import here
 from holdfast.model.errors import BodyEnded, MissingCode
 from holdfast.model.handlers import Handler
 from holdfast.model.values import encode
 from holdfast.worker.binding import Binder
 from holdfast.worker.failures import describe
 from holdfast.worker.loading import load_code
-from holdfast.worker.processes import Answer, Call, End, read_frame, write_frame
+from holdfast.worker.processes import Answer, Call, End, Known
+from holdfast.worker.spawning import read_frame, write_frame
 
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def main() -> None:
     """Serve calls until the engine closes its pipe."""
-    calls, answers = _take_pipes()
+    calls, answers = take_pipes()
     faulthandler.enable(file=2)  # a body that crashes the interpreter leaves its line on stderr
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # The thread sees the end of the pipe while a body is busy in the main thread, where signals work as in a script.
     threading.Thread(target=_listen, args=(calls, inbox), name="holdfast-pipe", daemon=True).start()
     while True:
         frame = inbox.get()
-        with _killed_with_engine(calls.fileno()):
+        with killed_with_engine(calls.fileno()):
             answer = _answer(frame)
         write_frame(answers, answer)
 
@@ -69,7 +71,7 @@ def _answered(call: Call) -> Answer:
     handler = _handler(call)
     end: End | None = None
     try:
-        value = _invoke(handler, call.args)
+        value = _invoke(handler, call.args, call.current)
     except BodyEnded as ended:  # an end like another, with a word about what follows
         value, end = ended.output, End.of(ended)
         if end.runs_again:
@@ -87,20 +89,22 @@ def _handler(call: Call) -> Handler:
     return handler
 
 
-def _invoke(handler: Handler, raw: msgspec.Raw) -> Any:
+def _invoke(handler: Handler, raw: msgspec.Raw, known: Known | None) -> Any:
     args, kwargs = Binder(handler).bind(_arguments(raw), bytes)
     token = current_body.set(handler.name)
+    was_here = here.set(None if known is None else known.current)
     try:
         result = handler.fn(*args, **kwargs)
         return asyncio.run(result) if inspect.iscoroutine(result) else result
     finally:
+        here.reset(was_here)
         current_body.reset(token)
 
 
 # --- the pipes -----------------------------------------------------------------------------------------------------
 
 
-def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
+def take_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Move the pipes away from stdin and stdout, and give bodies an empty stdin and stderr to print to."""
     calls = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -129,15 +133,15 @@ def _listen(calls: IO[bytes], inbox: queue.SimpleQueue[bytes]) -> None:
     with contextlib.suppress(OSError):
         while (frame := read_frame(calls)) is not None:
             inbox.put(frame)
-    _die()
+    die()
 
 
 @contextlib.contextmanager
-def _killed_with_engine(fd: int) -> Iterator[None]:
-    """While a body runs, let the kernel kill us when the engine's end of the pipe closes.
+def killed_with_engine(fd: int) -> Iterator[None]:
+    """Let the kernel kill this process when the engine's end of a pipe closes that nothing is written to meanwhile.
 
-    The listening thread does that too, but it needs the GIL, and a body may sit in C code for hours without giving it
-    away. Nothing is written to the pipe while a body runs, so the only thing that can happen to it is its end."""
+    The thread that reads the pipe does that too, but it needs the GIL, and a body may sit in C code for hours without
+    giving it away."""
     if not sys.platform.startswith("linux"):
         yield
         return
@@ -152,13 +156,13 @@ def _killed_with_engine(fd: int) -> Iterator[None]:
         watch = select.poll()
         watch.register(fd, 0)
         if watch.poll(0):  # it ended before we were listening
-            _die()
+            die()
         yield
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
-def _die() -> None:
+def die() -> None:
     """End at once, with every process that bodies started."""
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

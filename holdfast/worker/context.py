@@ -36,14 +36,17 @@ from holdfast.model.errors import (
     Suspended,
     UsageError,
 )
+from holdfast.model.ids import derived
 from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
 from holdfast.model.questions import NOTHING
 from holdfast.model.values import decoder, encode
 from holdfast.worker import checkpoints, racing
 from holdfast.worker.activation import Activation
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
-from holdfast.worker.memory import Call, Memory, idempotency_key
+from holdfast.worker.memory import Call, idempotency_key, inner_scope
+from holdfast.worker.node_log import NodeLog
 from holdfast.worker.racing import Won
+from holdfast.worker.step_clock import current_clock
 from holdfast.worker.steps import StepRunner, unfolded
 from holdfast.worker.variables import Variables
 
@@ -58,11 +61,8 @@ _error = msgspec.json.Decoder(ev.ErrorInfo).decode
 class _Base(BodyContext):
     """What every body may ask."""
 
-    def __init__(
-        self, activation: Activation, scope: str = "", step: Call | None = None, step_attempt: int | None = None
-    ) -> None:
+    def __init__(self, activation: Activation, step: Call | None = None, step_attempt: int | None = None) -> None:
         self._activation = activation
-        self._scope = scope
         self._step_call = step
         self._step_attempt = step_attempt
         self._vars: Variables | None = None
@@ -102,16 +102,17 @@ class _Base(BodyContext):
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this node (or step), and for no other: for whoever must not act twice."""
-        a, port = self._activation.attempt, self._activation.port
+        activation = self._activation
         step_key = None if self._step_call is None else self._step_call.step_key
-        return idempotency_key(port.run_id, port.key_epoch, a.node, a.path, a.visit, step_key)
+        return idempotency_key(activation.port.store_id, *activation.key_facts(step_key))
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger bound to run, node and attempt. It never writes to the journal."""
+        """A logger bound to run, node and attempt. One call is one line: newlines and control characters are escaped.
+        It never writes to the journal."""
         a = self._activation.attempt
         extra = {"run_id": self.run_id, "node": a.node, "path": a.path, "attempt": a.attempt}
-        return logging.LoggerAdapter(log, extra)
+        return NodeLog(log, extra)
 
     @property
     def vars(self) -> Variables:
@@ -125,8 +126,8 @@ class _Base(BodyContext):
         self._activation.progress = (done, total, message)
 
     def heartbeat(self) -> None:
-        """Say that the body is alive (needed where the node has a `heartbeat` limit)."""
-        self._activation.loop.call_soon_threadsafe(self._activation.beat)
+        """Say that the body or step is alive (needed where its node has a `heartbeat` limit)."""
+        self._activation.loop.call_soon_threadsafe(self._activation.beat, current_clock.get())
 
     @property
     def checkpointed(self) -> Any:
@@ -151,6 +152,7 @@ _WAITING = frozenset(
         "random",
         "checkpoint",
         "keyed",
+        "patched",
     )
 )
 """Calls that end in a commit."""
@@ -177,7 +179,7 @@ class Context(_Base):
         """The next call goes by this name instead of its position: `ctx.keyed("charge").step(charge, order)`."""
         if not isinstance(key, str) or not key or any("\ud800" <= c <= "\udfff" for c in key):
             raise UsageError(f"ctx.keyed: {key!r} is not a key; use a text that is not empty")
-        copy = type(self)(self._activation, self._scope, self._step_call, self._step_attempt)
+        copy = type(self)(self._activation, self._step_call, self._step_attempt)
         copy._key = key
         return copy
 
@@ -219,8 +221,7 @@ class Context(_Base):
 
         async def lane() -> None:
             for i in waiting:
-                scope = f"{parent.scope}m{parent.position}.{i}/"
-                item_ctx = type(self)(self._activation, scope, step_attempt=self._step_attempt)
+                item_ctx = type(self)(self._activation, step_attempt=self._step_attempt)
                 results[i] = await runner.run(item_ctx, calls[i], given[i], kwargs)
 
         try:
@@ -237,7 +238,9 @@ class Context(_Base):
         return self._activation.made(call, self._sleep(call, duration))
 
     async def _sleep(self, call: Call, duration: Duration | datetime) -> None:
-        await self._wait(call, "timer", until=instant(duration, self._activation.port.now(), "ctx.sleep"))
+        now = self._activation.port.now()
+        until = instant(duration, now, "ctx.sleep")
+        await self._wait(call, "timer", until, lasts=None if isinstance(duration, datetime) else until - now)
 
     @overload
     def ask(
@@ -261,8 +264,8 @@ class Context(_Base):
         return self._activation.made(call, self._ask(call, question_asked))
 
     async def _ask(self, call: Call, question: Question) -> Any:
-        until = question.until(self._activation.port.now())
-        outcome, value = await self._wait(call, "input", until=until, about=question.about)
+        until, lasts = question.until(self._activation.port.now())
+        outcome, value = await self._wait(call, "input", until, about=question.about, lasts=lasts)
         if outcome == "deadline":
             raise DeadlinePassed(f"nobody answered in time: {question.text}")
         return decoder(question.annotation)(value)
@@ -285,8 +288,8 @@ class Context(_Base):
         return self._activation.made(call, self._receive(call, expected))
 
     async def _receive(self, call: Call, expected: Expected) -> Any:
-        until = expected.until(self._activation.port.now())
-        outcome, value = await self._wait(call, "signal", until=until, about=expected.about)
+        until, lasts = expected.until(self._activation.port.now())
+        outcome, value = await self._wait(call, "signal", until, about=expected.about, lasts=lasts)
         if outcome == "deadline":
             raise DeadlinePassed(f"the signal {expected.name!r} did not come in time")
         return decoder(expected.annotation)(value)
@@ -305,10 +308,10 @@ class Context(_Base):
         memo = activation.recall(call)
         if memo is not None and memo.output is not None:
             return
-        a, port = activation.attempt, activation.port
-        key = signal_id or idempotency_key(port.run_id, port.key_epoch, a.node, a.path, a.visit, call.step_key)
+        key = signal_id or derived("key_", *activation.key_facts(call.step_key), size=15)
         data = encode(payload, what=f"the payload of signal {name!r}")
-        message_id = port.order_signal(run, name, data, key)
+        message_id = await activation.port.order_signal(run, name, data, key)
+        a = activation.attempt
         event = ev.StepCompleted(
             call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(b"null"), call.key
         )
@@ -357,6 +360,7 @@ class Context(_Base):
         until: int | None = None,
         child: cmd.NewChild | None = None,
         about: dict[str, Any] | None = None,
+        lasts: int | None = None,
     ) -> tuple[str, bytes]:
         activation = self._activation
         memo = activation.recall(call)
@@ -369,7 +373,7 @@ class Context(_Base):
             if wait_id is None:
                 placed = activation.memory.placed(call)
                 wait_id = await activation.open_wait(
-                    cmd.OpenWait(a.node, a.path, a.attempt, kind, placed, until, child, about, visit=a.visit)
+                    cmd.OpenWait(a.node, a.path, a.attempt, kind, placed, until, child, about, lasts, visit=a.visit)
                 )
                 if child is not None and child.attach and child.run_id is not None:
                     activation.port.follow_child(child.run_id)
@@ -400,19 +404,41 @@ class Context(_Base):
         return decoder(annotation)(data)  # type: ignore[no-any-return]
 
     async def _record(
-        self, call: Call, data: bytes, attempt: int = 1, *, won: tuple[tuple[str, int], ...] = ()
+        self, call: Call, data: bytes, attempt: int = 1, *, won: tuple[tuple[str, int], ...] = (), undo: str = ""
     ) -> int | None:
         """Commit a remembered result; `won`, of a race: which, and which of its calls. Where another call of it has won
         meanwhile, that one is given back, and nothing was committed."""
         activation, a = self._activation, self._activation.attempt
         event = ev.StepCompleted(
-            call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt
+            call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt, undo
         )
         races = (*won, *activation.memory.ends_with(call))
         winner: int | None = await activation.commit(
             cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit)
         )
         return winner
+
+    def patched(self, name: str) -> bool:
+        """Whether this run goes the new way, where the code has changed since some runs began. It is not awaited.
+
+            if ctx.patched("check fraud"):  # a step that runs in flight have not made
+                await ctx.step(check_fraud, order)
+
+        A body that has come to this place for the first time goes the new way; one that has been further before, by
+        what it remembers, goes the old one. The first answer of an instance is remembered by its name, takes no
+        position, and is the same ever after."""
+        activation, a = self._activation, self._activation.attempt
+        activation.check()
+        texts.name(name, "ctx.patched: name")
+        memory = activation.memory
+        known = memory.patches.get(name)
+        if known is None:
+            known = memory.patches[name] = not memory.unread()
+            # Not awaited: commands of a body are decided in order, so that no later call is durable without it.
+            said = msgspec.Raw(b"true" if known else b"false")
+            event = ev.StepCompleted(f"patched {name}", 0, "patched", name, "", said)
+            activation.port.submit(cmd.RecordStep(a.node, a.path, a.attempt, event, (), visit=a.visit))
+        return known
 
     async def checkpoint(self, value: Any) -> None:
         """Close the memory before this point: when the body runs again, `ctx.checkpointed` is this value and nothing
@@ -424,8 +450,9 @@ class Context(_Base):
         checkpoints.check(activation)
         number = activation.memory.checkpoints + 1
         command = cmd.Checkpoint(
-            a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(), visit=a.visit
-        )
+            a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(),
+            dict(activation.memory.patches), visit=a.visit,
+        )  # fmt: skip
         activation.memory.close(data)  # what is called from now on is committed after it
         activation.checkpoint_read = True
         await activation.commit(command)
@@ -448,36 +475,24 @@ class Context(_Base):
                 f"more than {REMEMBERED_CALLS_MAX:,} remembered calls: use ctx.checkpoint(...), or split the work into "
                 "children"
             )
-        if memory.calls == REMEMBERED_CALLS_WARN:
+        if memory.calls >= REMEMBERED_CALLS_WARN and not memory.has_warned:
+            memory.has_warned = True
             self.log.warning("%d remembered calls without a checkpoint: replay gets slow", memory.calls)
-        return memory.call(self._scope_here(), kind, name, args, self._key)
-
-    def _scope_here(self) -> str:
-        """The body itself, or the asyncio task other than the body's own that calls, numbered by its first call."""
-        activation = self._activation
-        task = activation.joined()
-        scope = activation.scopes.get(task)
-        if scope is None:
-            is_body = task is activation.task or self._scope != "" or activation.thread is not None
-            scope = activation.scopes[task] = "" if is_body else activation.memory.strand.next_task()
-        return scope + self._scope
+        return memory.call(activation.scope_here(), kind, name, args, self._key)
 
     async def _begin_again(self, call: Call) -> None:
         """A step is tried again. The calls that it made itself are remembered, as they would be after a crash."""
         activation, a = self._activation, self._activation.attempt
-        memory, task = activation.memory, asyncio.current_task()
-        inner = _inner(call)
-        here = activation.scopes.get(task, "") if task is not None else ""
-        scopes = (memory.full_name(inner), memory.full_name(here + inner))
-        if memory.has_any(scopes):
+        memory, inner = activation.memory, inner_scope(call)
+        if memory.has_any(inner):
             await activation.port.flushed()
             rows = await activation.port.memory(a.node, a.path, a.memory_seq, ())
-            memory.begin_again(scopes, Memory.read(rows))
+            memory.begin_again(inner, activation.read_memory(rows))
 
     def _sub(self, call: Call, attempt: int | None) -> Context:
         """The context of a step that takes one itself. A plain function has no tries of its own: it is told which one
         of whoever calls it this is."""
-        return type(self)(self._activation, _inner(call), call, attempt or self._step_attempt)
+        return type(self)(self._activation, call, attempt or self._step_attempt)
 
 
 class SyncContext(_Base):
@@ -538,6 +553,12 @@ class SyncContext(_Base):
     def checkpoint(self, value: Any) -> None:
         self._block(functools.partial(self._async.checkpoint, value))
 
+    def patched(self, name: str) -> bool:
+        async def on_loop() -> bool:
+            return self._async.patched(name)
+
+        return self._block(on_loop)
+
     def keyed(self, key: str) -> SyncContext:
         copy = type(self)(self._activation)
         copy._async = self._async.keyed(key)
@@ -562,11 +583,6 @@ def _child_result(data: bytes, workflow: str, run_id: str) -> Any:
     except InvalidInput as wrong:
         what = f"the result of {_child_name(workflow, run_id)} is not what that is annotated with"
         raise InvalidInput(f"{what}: {wrong.message}") from None
-
-
-def _inner(call: Call) -> str:
-    """The scope of the calls that a step makes itself."""
-    return f"{call.scope}s{call.position}/"
 
 
 def _child_name(workflow: str, run_id: str) -> str:

@@ -8,27 +8,29 @@ On crash: bodies die with the process; whoever takes the run over runs them agai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.engine import dying
-from holdfast.engine.futures import settle
-from holdfast.engine.protocols import Attempt
+from holdfast.engine import crash_points
+from holdfast.engine.ports import Attempt
 from holdfast.model.activation import current_body
-from holdfast.model.errors import BodyEnded, HoldfastError, Suspended
+from holdfast.model.current import here
+from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
-from holdfast.worker.activation import Activation, completion
+from holdfast.worker import rehearsing, tasks, wire
+from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.context import Context, InlineContext, SyncContext
-from holdfast.worker.memory import Memory
+from holdfast.worker.isolated import CannotBeIsolated, IsolatedActivation, IsolatedBodies
 from holdfast.worker.processes import ProcessBodies
-from holdfast.worker.threads import ThreadBodies, ThreadJob
+from holdfast.worker.threads import Done, GivenUp, ThreadBodies, ThreadJob
 
+R = TypeVar("R")
 Key = tuple[str, str]
 """(node, path)"""
 _NONE: dict[Key, Activation] = {}
@@ -46,8 +48,9 @@ class LocalExecutor:
         self._leaving: set[asyncio.Task[Any]] = set()
         """Bodies that nobody waits for any more and that still clean up."""
         self._binders: dict[str, Binder] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._context = copy_context()
+        self._context.run(tasks.current_scope.set, None)  # it may be opened in a body of another engine
         """What every body begins with, whoever moved its run: the context of whoever opened the engine."""
         self._stopped = False
         self._thread_count = threads
@@ -56,16 +59,25 @@ class LocalExecutor:
         self._threads: ThreadBodies | None = None
         self._step_threads: ThreadBodies | None = None
         """Of their own: bodies in threads wait for their steps, and could have taken all the others."""
+        self._given_up = GivenUp()
         self._processes: ProcessBodies | None = None
+        self._isolated: IsolatedBodies | None = None
 
     # --- what the engine asks ------------------------------------------------------------------------------
 
+    def open(self, loop: asyncio.AbstractEventLoop, threads_lost: Callable[[int], None]) -> None:
+        self._loop = loop
+        self._given_up.on_change = threads_lost
+        tasks.install(loop)
+
+    def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        return asyncio.Task(work, loop=self._loop)
+
     def start(self, attempt: Attempt) -> None:
-        if dying.at is not None:
-            dying.at("body.before")
-        binder = self._binder(attempt.handler)
-        if binder.runs_through and not self._stopped and binder.is_quick(attempt.args):
-            self._run_through(attempt, binder, attempt.args, attempt.port.load)
+        if crash_points.hit is not None:
+            crash_points.hit("body.before")
+        if attempt.isolated:
+            self._start_isolated(attempt)
             return
         activation = self._activation(attempt)
         if self._stopped:  # what was committed while the engine stopped begins elsewhere
@@ -83,22 +95,29 @@ class LocalExecutor:
                     self._run_async(activation), loop=activation.loop, name=attempt.node, context=self._context.copy()
                 )
             case "inline":
-                activation.task = activation.loop.create_task(self._prepare_inline(activation))
+                self._start_inline(activation)
             case "sync":
                 self._run_sync(activation)
             case "process":
-                activation.task = activation.loop.create_task(self._run_process(activation))
+                activation.task = self.task(self._run_process(activation))
+
+    def _start_isolated(self, attempt: Attempt) -> None:
+        activation = IsolatedActivation(attempt, self._gone, self._loop)
+        activation.grace_seconds = self._grace_seconds
+        if self._stopped:
+            activation.leave(stopping=True)
+            activation.not_begun()
+            return
+        self._live.setdefault(attempt.port.run_no, {})[activation.key] = activation
+        activation.task = self.task(self._run_isolated(activation))
 
     def _activation(self, attempt: Attempt) -> Activation:
-        activation = Activation(attempt, self._gone, self._loop or self._find_loop())
+        activation = Activation(attempt, self._gone, self._loop)
+        activation.grace_seconds = self._grace_seconds
         if attempt.handler.takes_ctx:
-            activation.run_in_thread = self._run_step
+            activation.start_thread = self._start_step
+            activation.given_up = self._given_up
         return activation
-
-    def _find_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of all bodies: to ask for it takes a system call, which is much for each of them."""
-        self._loop = asyncio.get_running_loop()
-        return self._loop
 
     def _find(self, run_no: int, node: str, path: str) -> Activation | None:
         return self._live.get(run_no, _NONE).get((node, path))
@@ -118,7 +137,7 @@ class LocalExecutor:
         return activation is not None and activation.all_parked
 
     def is_idle(self, run_no: int) -> bool:
-        return all(activation.all_parked for activation in self._live.get(run_no, _NONE).values())
+        return all(activation.may_be_left for activation in self._live.get(run_no, _NONE).values())
 
     def has_one_strand(self) -> bool:
         bodies = 0
@@ -148,13 +167,19 @@ class LocalExecutor:
             if activation.all_parked or activation.attempt.definition.on_crash == "rerun":
                 activation.leave(stopping=True, pausing=True)
 
+    def leave(self, run_no: int, node: str, path: str, *, stopping: bool, pausing: bool) -> None:
+        """Leave one body without ending it."""
+        activation = self._find(run_no, node, path)
+        if activation is not None:
+            activation.leave(stopping=stopping, pausing=pausing)
+
     def unwind(self, run_no: int) -> None:
         for activation in self._live.pop(run_no, _NONE).values():
-            only_waits = activation.all_parked
+            only_waits = activation.may_be_left
             activation.leave()
             self._let_clean_up(activation)
-            if activation.task is not None and not only_waits:
-                activation.loop.call_later(self._grace_seconds, activation.task.cancel)
+            if not only_waits:
+                activation.loop.call_later(self._grace_seconds, activation.cut_off)
             activation.left()  # nobody waits for it: its place is free now
 
     def _let_clean_up(self, activation: Activation) -> None:
@@ -167,6 +192,11 @@ class LocalExecutor:
         found = {key: activation.progress for key, activation in self._live.get(run_no, _NONE).items()}
         return {key: progress for key, progress in found.items() if progress is not None}
 
+    async def rehearse(
+        self, attempt: Attempt, memory: Sequence[tuple[str, bytes]]
+    ) -> tuple[list[str], list[str], list[str]]:
+        return await rehearsing.rehearse(attempt, memory)
+
     async def stop(self, grace_seconds: float) -> None:
         self._stopped = True
         activations = self._all()
@@ -174,18 +204,19 @@ class LocalExecutor:
             activation.leave(stopping=True)
             if activation.thread is not None and activation.thread.give_up_unless_begun():
                 activation.not_begun()
-        tasks = [*(a.task for a in activations if a.task is not None), *self._leaving]
+        bodies = [*(a.task for a in activations if a.task is not None), *self._leaving]
+        bodies += [task for a in activations for task in a.tasks]
         deadline = asyncio.get_running_loop().time() + grace_seconds
         while (self._all() or self._leaving) and asyncio.get_running_loop().time() < deadline:
-            pending = [t for t in tasks if not t.done()]
+            pending = [t for t in bodies if not t.done()]
             if pending:
                 await asyncio.wait(pending, timeout=min(0.05, grace_seconds))
             else:
                 await asyncio.sleep(0.005)
-        for task in tasks:
+        for task in bodies:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
+        if bodies:
+            await asyncio.wait(bodies, timeout=1.0)
         for activation in self._all():
             activation.left()
         for threads in (self._threads, self._step_threads):
@@ -193,6 +224,9 @@ class LocalExecutor:
                 await threads.close(0.0)
         if self._processes is not None:
             await self._processes.close()
+        if self._isolated is not None:
+            await self._isolated.close()
+        tasks.uninstall(self._loop)
 
     def _all(self) -> list[Activation]:
         return [activation for bodies in self._live.values() for activation in bodies.values()]
@@ -202,7 +236,7 @@ class LocalExecutor:
         bodies = self._live.get(port.run_no, _NONE)
         if bodies.get(key) is activation:
             del bodies[key]
-        port.body_left(key, left)
+        port.body_exited(key, left)
 
     # --- how a body runs -----------------------------------------------------------------------------------
 
@@ -219,7 +253,7 @@ class LocalExecutor:
         if attempt.has_memory and attempt.handler.takes_ctx:
             await attempt.port.flushed()
             remembered = await attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq, args.values())
-            activation.memory = Memory.read(remembered)
+            activation.memory = activation.read_memory(remembered)
         if binder.is_quick(args):
             return binder.bind(args, attempt.port.load)
         data = {name: await attempt.port.load_slowly(located) for name, located in args.items()}
@@ -229,6 +263,7 @@ class LocalExecutor:
         attempt = activation.attempt
         handler = attempt.handler
         current_body.set(handler.name)
+        here.set(activation.current)
         try:
             binder = self._binder(handler)
             if attempt.has_memory or not binder.is_quick(attempt.args):
@@ -239,20 +274,28 @@ class LocalExecutor:
                 activation.not_begun()
                 return
             if handler.takes_ctx:
+                activation.begin_scope()
                 args.insert(0, Context(activation))
-            activation.start_clock(self._grace_seconds)
+            activation.start_clock()
             result = await handler.fn(*args, **kwargs)
         except asyncio.CancelledError:
-            activation.interrupted()
-        except (KeyboardInterrupt, SystemExit) as e:
-            activation.failed(e)
+            activation.conclude(activation.interrupted)
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
-            activation.failed(e)
+            activation.conclude(partial(activation.failed, e))
         else:
             if activation.leaving and not activation.stopping:
-                activation.left()
+                activation.conclude(activation.left)
             else:
-                activation.completed(result)
+                activation.conclude(partial(activation.completed, result))
+        finally:
+            here.set(None)  # the activation knows its task, whose context would know the activation for ever
+
+    def _start_inline(self, activation: Activation) -> None:
+        attempt = activation.attempt
+        if Binder.is_quick(attempt.args):
+            self._run_inline(activation, attempt.args, attempt.port.load)
+        else:
+            activation.task = self.task(self._prepare_inline(activation))
 
     async def _prepare_inline(self, activation: Activation) -> None:
         """The whole output of a map is read first; the body itself does not wait."""
@@ -268,41 +311,28 @@ class LocalExecutor:
             if activation.leaving:
                 activation.not_begun()
             else:
-                self._run_through(attempt, self._binder(attempt.handler), data, lambda ready: ready, activation)
+                self._run_inline(activation, data, lambda ready: ready)
 
-    def _run_through(
-        self,
-        attempt: Attempt,
-        binder: Binder,
-        located: dict[str, Any],
-        load: Callable[[Any], bytes],
-        activation: Activation | None = None,
-    ) -> None:
-        """A body on the loop that cannot wait. Its arguments are at hand or read at once. Nobody can meet it half-way:
-        without a ctx it has an activation only where it does not just return."""
-        handler = attempt.handler
+    def _run_inline(self, activation: Activation, located: dict[str, Any], load: Callable[[Any], bytes]) -> None:
+        """Run a body that cannot wait to its end, on the loop. It has a context of its own, as in a task: what it sets
+        there is gone when it ends."""
+        handler = activation.attempt.handler
         try:
-            args, kwargs = binder.bind(located, load)
+            args, kwargs = self._binder(handler).bind(located, load)
             if handler.takes_ctx:
-                activation = activation or self._activation(attempt)
                 args.insert(0, InlineContext(activation))
-            result = self._context.copy().run(_call, handler, args, kwargs)
-            completed = completion(attempt, result) if activation is None else None
+            result = self._context.copy().run(_call, activation, args, kwargs)
         except asyncio.CancelledError:
-            (activation or self._activation(attempt)).interrupted()
+            activation.interrupted()
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
-            (activation or self._activation(attempt)).failed(e)
+            activation.failed(e)
         else:
-            if activation is not None:
-                activation.completed(result)
-            else:
-                attempt.port.body_left((attempt.node, attempt.path), left=False)
-                attempt.port.tell(completed)
+            activation.completed(result)
 
     def _run_sync(self, activation: Activation) -> None:
         attempt = activation.attempt
         if attempt.has_memory or not self._binder(attempt.handler).is_quick(attempt.args):
-            activation.task = activation.loop.create_task(self._prepare_sync(activation))
+            activation.task = self.task(self._prepare_sync(activation))
             return
         try:
             bound = self._binder(attempt.handler).bind(attempt.args, attempt.port.load)
@@ -317,7 +347,7 @@ class LocalExecutor:
         except asyncio.CancelledError:
             activation.interrupted()
             return
-        except HoldfastError as e:
+        except (HoldfastError, Suspended) as e:
             activation.failed(e)
             return
         activation.task = None
@@ -336,38 +366,34 @@ class LocalExecutor:
 
         def body() -> Any:
             current_body.set(handler.name)
+            here.set(activation.current)
             return handler.fn(*args, **kwargs)
 
         def done(result: Any, error: BaseException | None) -> None:
             if error is None and (not activation.leaving or activation.stopping):
-                activation.completed(result)
+                activation.conclude(partial(activation.completed, result))
             elif error is None or (isinstance(error, Suspended) and activation.leaving):
-                activation.left()
+                activation.conclude(activation.left)
             elif isinstance(error, asyncio.CancelledError):
-                activation.interrupted()
+                activation.conclude(activation.interrupted)
             else:
-                activation.failed(error)
+                activation.conclude(partial(activation.failed, error))
 
         if self._threads is None:
-            self._threads = ThreadBodies(self._thread_count)
+            self._threads = ThreadBodies(self._thread_count, self._given_up)
         try:
             job: ThreadJob = self._context.copy().run(self._threads.start, body, done)
         except HoldfastError as e:
             activation.failed(e)
             return
         activation.thread = job
-        activation.start_clock(self._grace_seconds)
+        activation.start_clock()
 
-    async def _run_step(self, job: Callable[[], Any]) -> Any:
-        """A sync function that a body calls as a step. Its thread is given up when nobody waits for it any more."""
+    def _start_step(self, job: Callable[[], Any], done: Done) -> ThreadJob:
+        """Run a sync function that a body calls as a step."""
         if self._step_threads is None:
-            self._step_threads = ThreadBodies(self._thread_count)
-        ended = (self._loop or self._find_loop()).create_future()
-        thread = self._step_threads.start(job, partial(settle, ended))
-        try:
-            return await ended
-        finally:
-            thread.give_up()  # which does nothing when it has ended
+            self._step_threads = ThreadBodies(self._thread_count, self._given_up)
+        return self._step_threads.start(job, done)
 
     async def _run_process(self, activation: Activation) -> None:
         attempt = activation.attempt
@@ -379,8 +405,8 @@ class LocalExecutor:
             if activation.leaving:
                 activation.not_begun()
                 return
-            activation.start_clock(self._grace_seconds)
-            result = await self._processes.run(attempt.handler, b"{" + body + b"}")
+            activation.start_clock()
+            result = await self._processes.run(attempt.handler, b"{" + body + b"}", current=activation.current())
         except asyncio.CancelledError:
             activation.interrupted()
         except BodyEnded as ended:
@@ -390,15 +416,29 @@ class LocalExecutor:
         else:
             activation.completed_bytes(result)
 
+    async def _run_isolated(self, activation: IsolatedActivation) -> None:
+        if self._isolated is None:
+            self._isolated = IsolatedBodies()
+        try:
+            order = await wire.order_of(activation.attempt, self._grace_seconds)
+            if activation.leaving:
+                activation.not_begun()
+                return
+            activation.start_clock()
+            try:
+                activation.has_ended(await self._isolated.run(activation, order))
+            except BodyDied as e:
+                await activation.died(e.message)
+        except asyncio.CancelledError:
+            activation.interrupted()
+        except CannotBeIsolated as e:
+            activation.refused(str(e))
+        except HoldfastError as e:
+            activation.failed(e)
 
-def _call(handler: Handler, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a body that cannot wait to its end. It has a context of its own, as in a task: what it sets there is gone."""
+
+def _call(activation: Activation, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    handler = activation.attempt.handler
     current_body.set(handler.name)
-    result = handler.fn(*args, **kwargs)
-    if handler.kind == "inline":
-        return result
-    try:
-        result.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError(f"{handler.name} waits, and has no await")
+    here.set(activation.current)
+    return handler.fn(*args, **kwargs)

@@ -1,25 +1,34 @@
 """Failures: an exception as the journal keeps it, and back.
 
-Owns: ErrorInfo from an exception (class and bases, message, the user's own frames and what it was raised from, never
-locals, at most 16 KiB), and the exception that a remembered failure raises again.
+Owns: ErrorInfo from an exception (class and bases, message, arguments and attributes that are JSON, the user's own
+frames and what it was raised from, never locals, each within a limit), and the exception that a remembered failure
+raises.
+Rule: a body is given the failure of a step as it is made from the journal, also the first time, so that a replay sees
+the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from holdfast.model import errors
 from holdfast.model.events import ErrorInfo
-from holdfast.model.limits import ERROR_BYTES_MAX
+from holdfast.model.limits import ERROR_BYTES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_KINDS_BYTES_MAX
 from holdfast.model.policies import class_names
+from holdfast.model.values import encode, plain
 from holdfast.worker.loading import user_frames
 from holdfast.worker.processes import BodyFailed
 
 _MESSAGE_BYTES_MAX = ERROR_BYTES_MAX // 2
+_REMEMBERED = "__holdfast_error__"
 _CAUSES_MAX = 5
 """Who wraps errors in errors more often than that says little more with each; they may also form a circle."""
+_decode = msgspec.json.Decoder(ErrorInfo).decode
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -39,7 +48,55 @@ def _described(error: BaseException) -> ErrorInfo:
         retryable = error.retryable
     message = _cut(_message(error), _MESSAGE_BYTES_MAX)
     frames = _frames_and_causes(error, ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024, _CAUSES_MAX)
-    return ErrorInfo(code, message, class_names(type(error)), tuple(frames), retryable)
+    args, attributes = _details(error)
+    if isinstance(error, errors.Fail) and error.details is not None and "details" not in attributes:
+        message += f" (its details are not kept: they are no JSON, or have more than {ERROR_DETAILS_BYTES_MAX:,} bytes)"
+    return ErrorInfo(code, message, _kinds(error), tuple(frames), retryable, args=args, attributes=attributes)
+
+
+def _kinds(error: BaseException) -> tuple[str, ...]:
+    """The names of the class and its bases; of a remembered failure whose class is not loaded, its own as well."""
+    names = class_names(type(error))
+    if isinstance(error, errors.StepFailed) and (remembered := _remembered(error)) is not None:
+        names = tuple(dict.fromkeys((*names, *remembered.kinds)))
+    kept: list[str] = []
+    room = ERROR_KINDS_BYTES_MAX
+    for name in names:
+        cut = _cut(name, ERROR_KINDS_BYTES_MAX // 8)
+        room -= _size(cut)
+        if room < 0:
+            break
+        kept.append(cut)
+    return tuple(kept)
+
+
+def _details(error: BaseException) -> tuple[tuple[Any, ...] | None, dict[str, Any]]:
+    """What an exception is made again of, and its attributes: as far as they are JSON and there is room."""
+    room = ERROR_DETAILS_BYTES_MAX
+
+    def kept(value: Any) -> Any:
+        nonlocal room
+        data = encode(value, limit=room)
+        room -= len(data)
+        return plain(data)
+
+    args: tuple[Any, ...] | None = None
+    with contextlib.suppress(Exception):  # what cannot be stored, or what a user's class does when it is asked
+        made_of = error.__reduce__()
+        if isinstance(made_of, tuple) and made_of[0] is type(error):
+            args = tuple(kept(list(made_of[1])))
+    attributes: dict[str, Any] = {}
+    for name, value in list(vars(error).items()):
+        if not name.startswith("__"):
+            with contextlib.suppress(Exception):
+                attributes[name] = kept(value)
+    return args, attributes
+
+
+def _remembered(error: BaseException) -> ErrorInfo | None:
+    """What the journal told of an exception that was made from it."""
+    info = vars(error).get(_REMEMBERED)
+    return info if isinstance(info, ErrorInfo) else None
 
 
 def _frames_and_causes(error: BaseException, room: int, causes: int) -> list[str]:
@@ -71,6 +128,8 @@ def _size(text: str) -> int:
 def _frames(error: BaseException) -> tuple[str, ...]:
     """The user's own frames; of a group those that led to it, and then those of its first exception."""
     frames = user_frames(error.__traceback__)
+    if (remembered := _remembered(error)) is not None:
+        return (*frames, *remembered.frames)
     return frames + _frames(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else frames
 
 
@@ -95,17 +154,22 @@ def _cut(text: str, limit: int) -> str:
 
 
 def raise_again(info: ErrorInfo, what: str) -> BaseException:
-    """The exception that a remembered failure stands for: its own class where that is loaded here, with its message."""
+    """The exception that a failure in the journal stands for: its own class where that is loaded here, with its message
+    and those of its arguments and attributes that were kept."""
     cls = _loaded_class(info.kinds[0]) if info.kinds else None
-    error = None if cls is None else _instance(cls, _text(cls, info.message))
+    error = None if cls is None else _instance(cls, info)
     if error is None:
-        return errors.StepFailed(f"{what}: {info.message}")
-    if isinstance(error, errors.Fail) and info.retryable is not None:
-        error.retryable = info.retryable
+        error = errors.StepFailed(f"{what}: {info.message}")
+    vars(error)[_REMEMBERED] = info
     error.add_note(f"(remembered failure of {what})")
     for frame in info.frames:
         error.add_note(f"  {frame}")
     return error
+
+
+def stored(info: ErrorInfo) -> ErrorInfo:
+    """A failure as it will be read from the journal."""
+    return _decode(msgspec.json.encode(info))
 
 
 def _text(cls: type[Exception], message: str) -> str:
@@ -115,24 +179,37 @@ def _text(cls: type[Exception], message: str) -> str:
     return "" if message == cls.__name__ else message.removeprefix(f"{cls.__name__}: ")
 
 
-def _instance(cls: type[Exception], text: str) -> Exception | None:
-    """An exception of this class that reads like this. Where its constructor wants something else than a text, it is
-    made without: whoever catches it asks for its class. None: not even that is possible."""
+def _instance(cls: type[Exception], info: ErrorInfo) -> Exception | None:
+    """An exception of this class that reads like this. Where its constructor wants something else than what is known,
+    it is made without: code that catches it asks for its class. None: not even that is possible."""
+    text = _text(cls, info.message)
     quoted = text[1:-1] if text[:1] == text[-1:] == "'" else text  # KeyError shows its argument in quotes
-    makers: tuple[Callable[[], Exception], ...] = (
+    makers: list[Callable[[], Exception]] = [
         lambda: cls(text),
         lambda: cls(quoted),
         lambda: cls.__new__(cls, text),
         lambda: _reading(cls, text),
-    )
+    ]
+    if (args := info.args) is not None:
+        makers[:0] = [lambda: cls.__new__(cls, *args), lambda: cls(*args)]
     for make in makers:
         try:
             error = make()
-            if type(error).__name__ == cls.__name__ and str(error) == text:
+            if isinstance(error, errors.Fail) and info.retryable is not None:
+                error.retryable = info.retryable
+            vars(error).update(_attributes(cls, info))
+            if type(error).__name__ == cls.__name__ and _cut(_message(error), _MESSAGE_BYTES_MAX) == info.message:
                 return error
         except Exception:  # noqa: BLE001, S112 - a user's class may want and do anything
             continue
     return None
+
+
+def _attributes(cls: type[Exception], info: ErrorInfo) -> dict[str, Any]:
+    """The attributes that were kept; where ours hold an error, it is one again."""
+    if issubclass(cls, errors.ChildFailed | errors.RunFailed) and isinstance(info.attributes.get("error"), dict):
+        return {**info.attributes, "error": msgspec.convert(info.attributes["error"], ErrorInfo)}
+    return info.attributes
 
 
 def _reading(cls: type[Exception], text: str) -> Exception:

@@ -1,10 +1,9 @@
-"""Loading: a workflow's code, by the user's word or by the place that a run recorded.
+"""Loading: importing the code that the user names.
 
-Owns: importing a file or module so that its handlers and workflows are registered under the names that journals hold,
-    and the rule which recorded code may be imported at all (SEMANTICS 17).
-Never: decides when to load; a server runs only what it was given.
-Invariants: a file is executed once per process, under its stem, also when it is `__main__`; every failure is one
-    UsageError or MissingCode that says what to do.
+Owns: importing a file or module so that its handlers and workflows are registered under the names that journals hold.
+Never: decides when to load; a server runs only what it was given. What a database records is imported by trust.py.
+Invariants: a file is executed once per process, under the name by which others import it, also when it is `__main__`;
+    every failure is one UsageError that says what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import importlib
 import importlib.util
 import linecache
 import os
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +21,19 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from holdfast.authoring.code import importable
 from holdfast.model import handlers
-from holdfast.model.errors import MissingCode, UsageError
+from holdfast.model.errors import UsageError
 from holdfast.model.handlers import CodeLocation
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _importing: ContextVar[bool] = ContextVar("holdfast_importing", default=False)
 _ONLY_AS_SCRIPT = 'Put what should only happen when it is run as a script under `if __name__ == "__main__":`'
+
+
+class StartedWhileImporting(UsageError):
+    """A file starts runs while it is imported. What stands above that line in it is defined."""
 
 
 def load_target(target: str) -> tuple[ModuleType, Any]:
@@ -47,12 +50,39 @@ def load_place(place: str) -> ModuleType:
 
 
 def load_file(path: str | Path, name: str | None = None) -> ModuleType:
-    """Import a .py file under its stem (or `name`), with its directory first on sys.path.
+    """Import a .py file under the name by which other code imports it (or `name`): `app.orders` for app/orders.py in a
+    package, else its stem. The directory from which that works is first on sys.path.
 
     A file that is loaded already, as `__main__` too, is not executed again. UsageError when it is missing, when another
     module has that name, or when importing it fails."""
     file = _existing(path)
-    name = name or file.stem
+    root, own_name = importable(file)
+    name = name or own_name
+    module = loaded_as(file, name)
+    if module is not None:
+        return module
+    if "." in name:
+        _put_last(str(file.parent))  # where its neighbours are, should it be a script that imports them by their stem
+        return load_module(name, str(root))
+    put_first(str(file.parent))
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(_not_python(file))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with import_errors(str(file)):
+            spec.loader.exec_module(module)
+    except StartedWhileImporting:
+        raise
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return sys.modules.get(name, module)
+
+
+def loaded_as(file: Path, name: str) -> ModuleType | None:
+    """The module of this name, if it was loaded from this file, as `__main__` too. UsageError: the name is taken."""
     for known in ("__main__", name):
         module = sys.modules.get(known)
         if module is not None and _file_of(module) == file:
@@ -61,27 +91,15 @@ def load_file(path: str | Path, name: str | None = None) -> ModuleType:
     if name in sys.modules:
         taken_by = _file_of(sys.modules[name]) or "a built-in module"
         raise UsageError(f"{file} cannot be loaded: its name {name!r} is taken by {taken_by}. Rename the file")
-    _put_first(str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UsageError(_not_python(file))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with _clear_errors(str(file)):
-            spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-    return sys.modules.get(name, module)
+    return None
 
 
 def load_module(name: str, sys_path: str = "") -> ModuleType:
     """Import a module by its dotted name, with `sys_path` first on sys.path. UsageError when that fails."""
     if sys_path:
-        _put_first(sys_path)
+        put_first(sys_path)
     try:
-        with _clear_errors(name):
+        with import_errors(name):
             return importlib.import_module(name)
     except UsageError as error:
         missing = error.__cause__
@@ -119,43 +137,14 @@ def load_given(place: str, recorded: Sequence[CodeLocation]) -> ModuleType:
         return load_file(file)
     is_elsewhere = os.path.isfile(was.file) and Path(was.file).resolve() != file
     is_renamed = not is_elsewhere and not (file.parent / inside).exists()
-    return load_file(file, name if is_renamed else None)
-
-
-def load_recorded(code: CodeLocation, database_path: str | None) -> ModuleType:
-    """Import the code that a run recorded, so that it can be resumed with nothing but its database.
-
-    The database decides which file is executed, so both must be the calling user's alone; `database_path` is None for
-    a store that is not a file. MissingCode says why not and how to give the code by hand."""
-    name = code.name or "the workflow"
-    if code.kind == "process":
-        raise MissingCode(
-            f"{name} was defined in a notebook, a prompt or inside a function, where no other process can find it. "
-            "Move it to the top level of a file and name that with --code FILE.py, or resume it where it is defined"
-        )
-    if not code.file or not os.path.isfile(code.file):
-        raise MissingCode(
-            f"the code of {name} is gone: it was in {code.file or code.module or 'a place that was not recorded'}. "
-            "If it was moved, say where with --code FILE.py; --no-run leaves it to a worker that has the code"
-        )
-    directory = code.sys_path or str(Path(code.file).parent)
-    for path in (database_path, code.file, directory):
-        if reason := _not_ours(path):
-            raise MissingCode(
-                f"{code.file} is not loaded by itself, because {reason}: somebody else could make you run their code. "
-                f"If you trust it, say so with --code {code.file}; --no-run leaves it to a worker that has the code"
-            )
-    module = load_code(code)
-    if code.name and _attribute(module, code.name) is None and code.name not in handlers.workflow_names():
-        raise MissingCode(f"{code.file} has no {code.name} any more. If it was moved, say where with --code FILE.py")
-    return module
+    return load_file(file, name if is_renamed or file.stem == name else None)
 
 
 def refuse_while_importing(what: str) -> None:
     """Code is loaded to resume, draw or check a workflow, and by every process that runs `process=True` bodies. If that
     started runs, each of these would start another one, and each process another process. Raises UsageError."""
     if _importing.get():
-        raise UsageError(f"{what} is called while the file is imported. {_ONLY_AS_SCRIPT}")
+        raise StartedWhileImporting(f"{what} is called while the file is imported. {_ONLY_AS_SCRIPT}")
 
 
 def user_frames(traceback: TracebackType | None) -> tuple[str, ...]:
@@ -178,6 +167,13 @@ def user_frames(traceback: TracebackType | None) -> tuple[str, ...]:
 # --- finding the workflow ----------------------------------------------------------------------------------------
 
 
+def source_files(module: ModuleType) -> set[str]:
+    """The file of a module, and those of the workflows that it has imported from elsewhere."""
+    homes = {_home(value) for value in vars(module).values() if _is_workflow(value)} | {module.__name__}
+    files = {_file_of(sys.modules[name]) for name in homes if name in sys.modules}
+    return {str(file) for file in files if file is not None}
+
+
 def workflows_in(module: ModuleType) -> dict[str, Any]:
     """The workflows at the top level of a module, by the names they have there; its own ones if it has any, else the
     ones it imported."""
@@ -187,7 +183,7 @@ def workflows_in(module: ModuleType) -> dict[str, Any]:
 
 
 def _named(module: ModuleType, name: str, place: str) -> Any:
-    found = _attribute(module, name)
+    found = attribute_of(module, name)
     if found is not None and _is_workflow(found):
         return found
     known = workflows_in(module)
@@ -230,7 +226,8 @@ def _home(workflow: Any) -> str:
     return str(getattr(getattr(workflow, "fn", workflow), "__module__", ""))
 
 
-def _attribute(module: ModuleType, name: str) -> Any:
+def attribute_of(module: ModuleType, name: str) -> Any:
+    """What a dotted name means in a module; None when there is no such thing."""
     value: Any = module
     for part in name.split("."):
         value = getattr(value, part, None)
@@ -280,13 +277,19 @@ def _file_of(module: ModuleType) -> Path | None:
     return Path(file).resolve() if file else None
 
 
-def _put_first(directory: str) -> None:
+def put_first(directory: str) -> None:
+    """Import from this directory before all others."""
     if sys.path[:1] != [directory]:
         sys.path[:] = [directory, *(entry for entry in sys.path if entry != directory)]
 
 
+def _put_last(directory: str) -> None:
+    if directory not in sys.path:
+        sys.path.append(directory)
+
+
 @contextmanager
-def _clear_errors(what: str) -> Iterator[None]:
+def import_errors(what: str) -> Iterator[None]:
     """Turn whatever an import raises into one UsageError that shows the user's line."""
     token = _importing.set(True)
     try:
@@ -295,12 +298,14 @@ def _clear_errors(what: str) -> Iterator[None]:
         place = f"{error.filename}:{error.lineno}" if error.filename else what
         line = f"\n  {error.text.strip()}" if error.text else ""
         raise UsageError(f"{what} cannot be imported: {place}: {type(error).__name__}: {error.msg}{line}") from error
+    except StartedWhileImporting as error:
+        raise StartedWhileImporting(f"{what} cannot be imported: {error.message}{_where(error)}") from error
     except SystemExit as error:
         raise UsageError(f"{what} cannot be imported: it exits by itself{_where(error)}\n{_ONLY_AS_SCRIPT}") from error
     except Exception as error:  # the user's module may raise anything
         hint = ""
         if isinstance(error, ImportError) and "relative import" in str(error):
-            hint = "\nA file of a package is given as package.module:NAME"
+            hint = "\nA file of a package without __init__.py is given as package.module:NAME"
         raise UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}{_where(error)}{hint}") from error
     finally:
         _importing.reset(token)
@@ -309,38 +314,3 @@ def _clear_errors(what: str) -> Iterator[None]:
 def _where(error: BaseException) -> str:
     frames = user_frames(error.__traceback__)
     return f"\n  {frames[-1]}" if frames else ""
-
-
-# --- who may have written it -------------------------------------------------------------------------------------
-
-
-def _not_ours(path: str | None) -> str:
-    """Why somebody else could have written this file or directory; empty when nobody could."""
-    if path is None:
-        return "the store is not a file of yours"
-    if not hasattr(os, "getuid"):
-        return ""  # Windows: a profile's files are the user's own, and there are no bits to ask
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        return f"{path} cannot be examined ({error.strerror})"
-    if status.st_uid != os.getuid():
-        return f"{path} belongs to another user"
-    if status.st_mode & stat.S_IWOTH:
-        return f"{path} can be written by everybody"
-    if status.st_mode & stat.S_IWGRP and not _private(status.st_gid):
-        return f"{path} can be written by its group"
-    return ""
-
-
-def _private(gid: int) -> bool:
-    """Whether a group has nobody in it but the calling user: many systems give each user one, and umask 002 with it."""
-    import grp  # here, because Windows has neither
-    import pwd
-
-    try:
-        user = pwd.getpwuid(os.getuid())
-        group = grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

@@ -10,7 +10,7 @@ StepMismatch. Never a wrong value.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,8 @@ from holdfast.model import events as ev
 from holdfast.model import values
 from holdfast.model.errors import NotSerialisable, StepMismatch
 from holdfast.model.ids import derived
-from holdfast.worker.strands import Strand, current_strand
+from holdfast.worker.strands import Strand, lane_scope, lanes_around, shown
+from holdfast.worker.tasks import scope_here
 
 
 class Call(msgspec.Struct):
@@ -33,9 +34,18 @@ class Call(msgspec.Struct):
     key: str | None
     step_key: str
     """What its idempotency key is derived from."""
+    place: int
+    """What the scopes inside of it are named by: its position, or a number that follows from its key."""
 
     def as_dict(self) -> dict[str, Any]:
-        return msgspec.structs.asdict(self)
+        told = msgspec.structs.asdict(self)
+        del told["place"]
+        return told
+
+
+def inner_scope(call: Call) -> str:
+    """The scope of what a step's function calls, and of the tasks that it creates."""
+    return f"{call.scope}s{call.place}/"
 
 
 class Memo(msgspec.Struct):
@@ -59,6 +69,8 @@ class Memo(msgspec.Struct):
     answered: int = 0
     """Which word of the memory its latest one was: those that were answered earlier have smaller numbers."""
     used: bool = False
+    yields: bool = False
+    """Its body has changed since, and a person has accepted that: it answers calls that agree, and hinders no other."""
 
     @property
     def is_over(self) -> bool:
@@ -70,6 +82,11 @@ class Memo(msgspec.Struct):
         """Whether the call keeps its place and nothing else: its wait was given up."""
         return self.wait_id is None and self.output is None and self.error is None and not self.started
 
+    @property
+    def hinders(self) -> bool:
+        """Whether another call in its place is a mismatch."""
+        return not (self.is_blank or self.yields)
+
 
 class RaceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered of a race: who won. What the winner returned or raised is remembered of the winner."""
@@ -79,16 +96,32 @@ class RaceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Scope:
-    __slots__ = ("by_key", "by_position", "counts", "made", "next_position", "unused")
+    __slots__ = ("by_key", "by_position", "counts", "made", "made_by_key", "next_position", "unused")
 
     def __init__(self) -> None:
         self.next_position = 0
         self.by_position: dict[int, Memo] = {}
-        self.by_key: dict[str, Memo] = {}
+        self.by_key: dict[str, list[Memo]] = {}
         self.unused: dict[tuple[str, str, str], list[Memo]] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self.made: dict[int, tuple[str, str, str]] = {}
         """What this life has called at a position: the memo there is kept for it. Only where there are memos."""
+        self.made_by_key: dict[str, dict[int, tuple[str, str, str]]] = {}
+        """What this life has called under a key, by position, and no memo has answered yet. Only where there are memos
+        of the key."""
+
+    def next_use(self, key: str) -> int:
+        """How often a key was used here before this call."""
+        used = self.counts.get((key, ""), 0)
+        self.counts[key, ""] = used + 1
+        return used
+
+    def keeps(self, key: str, memo: Memo, call: Call) -> bool:
+        """Whether a memo of a key is kept for another call under the same key: of equal ones the one at its place."""
+        made, shape = self.made_by_key.get(key, {}), (memo.kind, memo.name, memo.digest)
+        if _agree(call, memo):
+            return memo.position != call.position and made.get(memo.position) == shape
+        return shape in made.values()
 
 
 class Memory:
@@ -97,17 +130,27 @@ class Memory:
     def __init__(self) -> None:
         self._scopes: dict[str, _Scope] = {}
         self._by_wait: dict[str, tuple[_Scope, Memo]] = {}
-        self._body = Strand(None, "")
+        self._lost: set[str] = set()
+        """The scopes of calls that have lost a race which is remembered."""
+        self.body = Strand()
+        self._scopes_of_key: dict[str, dict[str, None]] = {}
+        """Where there are memos of a key, in the order of the journal."""
         self._words = 0
         self.checkpoint: bytes | None = None
         self.checkpoints = 0
         self.calls = 0
+        """Calls that this life of the body has made since its last checkpoint, remembered ones among them."""
+        self.has_warned = False
+        self.patches: dict[str, bool] = {}
+        """What `ctx.patched` has said, by name."""
 
     @property
     def strand(self) -> Strand:
         """The part of the body that is calling."""
-        here = current_strand.get()
-        return self._body if here is None or here.memory is not self else here
+        here = scope_here()
+        if here is None or here.strand.over or here.strand.body is not self.body:
+            return self.body
+        return here.strand
 
     @classmethod
     def read(cls, rows: Iterable[tuple[str, bytes]]) -> Memory:
@@ -121,8 +164,10 @@ class Memory:
         self._words += 1
         match e:
             case ev.NodeCheckpointed():
-                self._scopes, self._by_wait, self.calls = {}, {}, 0
-                self.checkpoint, self.checkpoints = bytes(e.value), e.number
+                self._scopes, self._by_wait, self._scopes_of_key = {}, {}, {}
+                self.checkpoint, self.checkpoints, self.patches = bytes(e.value), e.number, dict(e.patches)
+            case ev.StepCompleted(kind="patched"):
+                self.patches[e.name] = bytes(e.output) == b"true"
             case ev.StepCompleted():
                 memo = self._memo(e.scope, e)
                 if memo.output is not None:  # an equal call had taken what was remembered at this position
@@ -132,7 +177,7 @@ class Memory:
                 memo = self._memo(e.scope, e)
                 memo.error, memo.failures, memo.retry_at, memo.started = e.error, e.attempt, e.retry_at, False
                 memo.answered = self._words
-            case ev.StepStarted():
+            case ev.StepStarted() if not e.repeats:
                 self._memo(e.scope, e).started = True
             case ev.WaitOpened() if e.call:
                 memo = self._memo(e.call["scope"], msgspec.convert(e.call, _CallShape))
@@ -148,6 +193,8 @@ class Memory:
                     closed.wait_id = None
                 elif closed is not None:  # also by a child that was cancelled, which says so with an error
                     closed.outcome, closed.output, closed.answered = e.outcome, bytes(e.value), self._words
+            case ev.CodeChanged(accepted=True):
+                self.accept_change()
             case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
                 for scope in self._scopes.values():
                     _forget_failed(scope)
@@ -160,15 +207,14 @@ class Memory:
             scope.by_position[e.position] = memo
             scope.unused.setdefault((e.kind, e.name, e.digest), []).append(memo)
             if e.key is not None:
-                scope.by_key[e.key] = memo
-            self.calls += 1
+                scope.by_key.setdefault(e.key, []).append(memo)
+                self._scopes_of_key.setdefault(e.key, {})[scope_name] = None
         return memo
 
     def _another(self, scope_name: str, e: Any) -> Memo:
         """A second memo of equal calls at one position; it answers whichever of them asks later."""
         memo = Memo(e.position, e.kind, e.name, e.digest, e.key)
         self._scope(scope_name).unused[e.kind, e.name, e.digest].append(memo)
-        self.calls += 1
         return memo
 
     def _scope(self, name: str) -> _Scope:
@@ -177,29 +223,63 @@ class Memory:
             scope = self._scopes[name] = _Scope()
         return scope
 
+    def _memos(self) -> Iterator[Memo]:
+        """All memos that no call has used, and that one can still ask for."""
+        for name, scope in self._scopes.items():
+            for equal in () if self._is_lost(name) else scope.unused.values():
+                yield from equal
+
+    def accept_change(self) -> None:
+        """The body may make other calls than it remembers: what is remembered so far answers calls that agree."""
+        for memo in self._memos():
+            memo.yields = True
+
+    def unread(self) -> list[Memo]:
+        """What is remembered, and what no call of this life has asked for yet."""
+        return [memo for memo in self._memos() if not memo.is_blank]
+
+    def _is_lost(self, scope_name: str) -> bool:
+        """Whether a scope belongs to a call that has lost a race."""
+        return bool(self._lost) and not self._lost.isdisjoint(lanes_around(scope_name))
+
     def close(self, value: bytes) -> None:
         """A checkpoint: what came before is not read any more."""
-        self._scopes, self._by_wait, self.calls = {}, {}, 0
+        self._scopes, self._by_wait, self._scopes_of_key = {}, {}, {}
+        self.body.keys, self.calls = {}, 0
         self.checkpoint = value
         self.checkpoints += 1
 
-    def has_any(self, scopes: tuple[str, ...]) -> bool:
-        """Whether a call was made or is remembered in one of these scopes, or inside of it."""
-        return any(name.startswith(scopes) for name in self._scopes)
+    def has_any(self, scope_name: str) -> bool:
+        """Whether a call was made or is remembered in this scope, or inside of it."""
+        return any(name.startswith(scope_name) for name in self._scopes)
 
-    def begin_again(self, scopes: tuple[str, ...], fresh: Memory) -> None:
-        """What made calls in these scopes is tried again: it finds what is remembered of them by now, except what has
+    def begin_again(self, scope_name: str, fresh: Memory) -> None:
+        """What made calls in this scope is tried again: it finds what is remembered of them by now, except what has
         failed, which is tried again as well."""
-        for name in [name for name in self._scopes if name.startswith(scopes)]:
+        for name in [name for name in self._scopes if name.startswith(scope_name)]:
             del self._scopes[name]
         for name, scope in fresh._scopes.items():
-            if name.startswith(scopes):
+            if name.startswith(scope_name):
                 _forget_failed(scope)
                 self._scopes[name] = scope
+                for key in scope.by_key:
+                    self._scopes_of_key.setdefault(key, {})[name] = None
+
+    def forget_losers(self, race: str, calls: Sequence[Call | None], winner: int) -> None:
+        """A race is decided, by what is remembered of it: nothing asks any more for what is remembered of the calls
+        that have lost. `calls`: those of them that are single calls on ctx."""
+        for place, call in enumerate(calls):
+            if place == winner:
+                continue
+            self._lost.add(lane_scope(race, place))
+            memo = None if call is None else self._scope(call.scope).by_position.get(call.position)
+            if call is not None and memo is not None and not memo.used and _agree(call, memo):
+                _forget(self._scope(call.scope), memo)
 
     def full_name(self, scope_name: str) -> str:
         """A scope, as events name it: older checkpoints had others of the same name."""
-        return f"c{self.checkpoints}/{scope_name}" if self.checkpoints else scope_name
+        prefix = f"c{self.checkpoints}/" if self.checkpoints else ""
+        return scope_name if scope_name.startswith(prefix) else prefix + scope_name
 
     def call(self, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Call:
         """A call takes its position, now."""
@@ -223,12 +303,14 @@ class Memory:
 
     def item(self, parent: Call, index: int, kind: str, name: str, args: Any) -> Call:
         """An item of a map: its place is its index."""
-        scope_name = f"{parent.scope}m{parent.position}"
+        scope_name = f"{parent.scope}m{parent.place}"
         return self._made(self._scope(scope_name), scope_name, index, kind, name, args, None)
 
     def _made(
         self, scope: _Scope, scope_name: str, position: int, kind: str, name: str, args: Any, key: str | None
     ) -> Call:
+        if key is not None:
+            self.strand.use_key(key, scope_name, f"{kind} {name!r}")
         self.calls += 1
         try:
             digest = hashlib.blake2b(values.canonical(args), digest_size=8).hexdigest()
@@ -238,29 +320,63 @@ class Memory:
         except NotSerialisable:
             digest = ""
             facts = (scope_name, kind, name, position)
+        place = position
         if key is not None:
-            facts = (scope_name, "key", key)
+            place = _place_of_key(key, scope.next_use(key))
+            # a key may name one call after another, and again after a checkpoint: these are different effects
+            if key in scope.by_key:
+                scope.made_by_key.setdefault(key, {})[position] = (kind, name, digest)
+            nth = scope.counts.get((key, f"key {name} {digest}"), 0)
+            scope.counts[key, f"key {name} {digest}"] = nth + 1
+            facts = ("key", key, name, digest, *((self.checkpoints, nth) if self.checkpoints or nth else ()))
         elif scope.by_position:
             scope.made[position] = (kind, name, digest)
-        return Call(scope_name, position, kind, name, digest, key, "\x1f".join(map(str, facts)))
+        return Call(scope_name, position, kind, name, digest, key, "\x1f".join(map(str, facts)), place)
 
     def recall(self, call: Call) -> Memo | None:
         """The memo that answers a call; None: it is new. Raises StepMismatch when the code has changed under it."""
+        if call.key is not None:
+            scope_name, memo = self._find_keyed(call, call.key)
+            own = self._scope(call.scope)
+            if memo is None:
+                for other in own.by_key.get(call.key, ()):
+                    if other.hinders and not other.used and not own.keeps(call.key, other, call):
+                        raise _mismatch(call, other)
+            else:
+                own.made_by_key.get(call.key, {}).pop(call.position, None)
+                if scope_name != call.scope:  # what is still to be told of it belongs to that memo
+                    call.scope, call.position = scope_name, memo.position
+            return self._use(self._scope(scope_name), memo)
         scope = self._scopes.get(call.scope)
         if scope is None:
             return None
-        if call.key is not None:
-            memo = scope.by_key.get(call.key)
-            if memo is not None and (memo.kind, memo.name) != (call.kind, call.name):
-                raise _mismatch(call, memo)
-            return self._use(scope, memo)
         memo = self._find(scope, call)
         if memo is not None:
             return self._use(scope, memo)
         at_position = scope.by_position.get(call.position)
-        if at_position is not None and not (at_position.is_blank or _agree(call, at_position)):
+        if at_position is not None and at_position.hinders and not _agree(call, at_position):
             raise _mismatch(call, at_position)
         return None
+
+    def _find_keyed(self, call: Call, key: str) -> tuple[str, Memo | None]:
+        """The memo of a key in the call's own scope, else an unused one of the whole body that agrees: which scope a
+        task has may depend on time, what a key names does not. Several memos of a key answer in their order. No call
+        is answered by what another call of a race has made: that one may have lost."""
+        own = self._scope(call.scope)
+        unused = [memo for memo in own.by_key.get(key, ()) if not memo.used]
+        for memo in unused:
+            if _agree(call, memo) and not own.keeps(key, memo, call):
+                return call.scope, memo
+        for memo in unused:
+            if (memo.kind, memo.name) == (call.kind, call.name) and not own.keeps(key, memo, call):
+                return call.scope, memo
+        for scope_name in self._scopes_of_key.get(key, ()):
+            if scope_name == call.scope or lanes_around(scope_name) != lanes_around(call.scope):
+                continue
+            for memo in self._scope(scope_name).by_key.get(key, ()):
+                if not memo.used and _agree(call, memo):
+                    return scope_name, memo
+        return call.scope, None
 
     @staticmethod
     def _find(scope: _Scope, call: Call) -> Memo | None:
@@ -278,19 +394,19 @@ class Memory:
 
     def answered(self, call: Call) -> int:
         """Which word of the memory has ended a call, from 1; 0: none has. Asks without answering it."""
-        scope = self._scopes.get(call.scope)
-        if scope is None:
-            return 0
-        memo = self._find(scope, call) if call.key is None else scope.by_key.get(call.key)
+        memo = self._peek(call)
         return memo.answered if memo is not None and memo.is_over else 0
 
     def is_new(self, call: Call) -> bool:
         """Whether nothing is remembered of a call yet; asks without answering it."""
-        scope = self._scopes.get(call.scope)
-        if scope is None:
-            return True
-        memo = self._find(scope, call) if call.key is None else scope.by_key.get(call.key)
+        memo = self._peek(call)
         return memo is None or memo.is_blank
+
+    def _peek(self, call: Call) -> Memo | None:
+        if call.key is not None:
+            return self._find_keyed(call, call.key)[1]
+        scope = self._scopes.get(call.scope)
+        return None if scope is None else self._find(scope, call)
 
     def _use(self, scope: _Scope, memo: Memo | None) -> Memo | None:
         if memo is None:
@@ -319,7 +435,7 @@ def _forget(scope: _Scope, memo: Memo) -> None:
     del scope.by_position[memo.position]
     scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
     if memo.key is not None:
-        del scope.by_key[memo.key]
+        scope.by_key[memo.key].remove(memo)
 
 
 def _forget_failed(scope: _Scope) -> None:
@@ -331,6 +447,11 @@ def _has_failed(memo: Memo) -> bool:
     if memo.kind == "race" and memo.output is not None:
         return msgspec.json.decode(memo.output, type=RaceEnd).raised
     return (memo.error is not None and memo.output is None) or memo.outcome in ("failed", "cancelled", "deadline")
+
+
+def _place_of_key(key: str, use: int) -> int:
+    """The place of a call that goes by a key: the same wherever the code makes it, and another for each use."""
+    return int.from_bytes(hashlib.blake2b(f"{use}\x1f{key}".encode(), digest_size=6).digest())
 
 
 def _agree(call: Call, memo: Memo) -> bool:
@@ -351,14 +472,17 @@ def _mismatch(call: Call, memo: Memo) -> StepMismatch:
         if a != b
     ]
     return StepMismatch(
-        f"at position {call.position} of scope {call.scope or 'body'!r} the code now calls {show(call)}, but what is "
-        f"remembered there is {show(memo)}: {' and '.join(differs)} differ(s). Ways on: give the call a key "
-        "(ctx.keyed('...').step(...)); use ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance; fork "
-        "the run before this step; or keep the old code for runs that began with it."
+        f"at position {call.position} of {shown(call.scope)} the code now calls {show(call)}, but what is "
+        f"remembered there is {show(memo)}: {' and '.join(differs)} differ(s). Ways on: bring the old code back and "
+        "resume the run; let the new code ask ctx.patched('...') before it does something else; accept the change "
+        "(resume --accept-change); fork the run. Calls that differ without a change of the code need a key "
+        "(ctx.keyed('...').step(...)), or ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance."
     )
 
 
-def idempotency_key(run_id: str, key_epoch: int, node: str, path: str, visit: int, step_key: str | None) -> str:
-    """Stable across attempts, engines and branches that inherit it; what the receiver of an effect may go by."""
-    facts: tuple[Any, ...] = (run_id, key_epoch, node, path, visit)
-    return derived("key_", *facts, *(() if step_key is None else (step_key,)), size=15)
+def idempotency_key(store_id: str, *facts: object) -> str:
+    """Stable across attempts, engines and branches that inherit it; what the receiver of an effect may go by.
+
+    `facts` tell one instance, or one step in it, from every other of the store (`Activation.key_facts`). The store is
+    part of the key: a run of the same id in another database is another run, and its effects are others."""
+    return derived("key_", store_id, *facts, size=15)

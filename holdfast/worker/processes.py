@@ -1,41 +1,28 @@
 """Process bodies: where `process=True` bodies run, so that they use another core and can be killed.
 
-Owns: the children (see child.py), their number, their end, and the frames that go through their pipes.
+Owns: the children (see child.py and spawning.py), their number, and what is sent to them and back.
 Never: forks, pickles, runs a body twice by itself.
 Invariants: a child runs one body at a time; after a timeout, a cancel or a broken answer it is killed with everything
     it started, and never used again.
 On crash: a child's pipe closes with the engine, and the child kills itself.
-
-Each child has a thread here that starts it, talks to it and reaps it with plain blocking calls: that works on every
-platform and event loop, and a child costs a process anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
-import signal
-import struct
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from holdfast.engine.ports import settle
+from holdfast.model.current import Current
 from holdfast.model.errors import BodyDied, BodyEnded, NodeTimeout, Pended, TicketRaised, UsageError
 from holdfast.model.events import ErrorInfo
 from holdfast.model.handlers import CodeLocation, Handler
-
-_ROOT = str(Path(__file__).resolve().parents[2])
-# -P: whatever lies in the working directory is not imported by accident. Not -m: holdfast may be on the engine's
-# sys.path alone.
-_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from holdfast.worker.child import main; main()"
+from holdfast.worker.spawning import Spawned, absolute_sys_path, read_frame, write_frame
 
 _REAP_SECONDS = 5.0
 """How long the caller of a killed body waits for its process to be gone; only a hanging disk makes it longer."""
@@ -70,13 +57,16 @@ class ProcessBodies:
         """How many more bodies would begin at once."""
         return self._size - self._running
 
-    async def run(self, handler: Handler, args: bytes, timeout: float | None = None) -> bytes:
-        """The body's encoded result; `args` is a JSON object by parameter name.
+    async def run(
+        self, handler: Handler, args: bytes, timeout: float | None = None, current: Current | None = None
+    ) -> bytes:
+        """The body's encoded result; `args` is a JSON object by parameter name, `current` what the body may know about
+        itself.
 
         Raises BodyFailed when the body raised, BodyEnded (with the encoded output) when it ended so, NodeTimeout
         after `timeout` seconds in a child (waiting for a free one does not count), BodyDied when the process ended
         under the body. When cancelled, the body is killed."""
-        call = _frame(handler, args)
+        call = _frame(handler, args, current)
         async with self._slots:
             child = self._take()
             self._running += 1
@@ -122,7 +112,7 @@ class ProcessBodies:
         await asyncio.wait([child.gone], timeout=_REAP_SECONDS)  # the next attempt must not run beside this one
 
 
-def _frame(handler: Handler, args: bytes) -> bytes:
+def _frame(handler: Handler, args: bytes, current: Current | None) -> bytes:
     if handler.code.kind == "process":
         raise UsageError(
             f"{handler.name} has process=True, but it is defined in a notebook, a prompt or inside a function, where "
@@ -130,8 +120,15 @@ def _frame(handler: Handler, args: bytes) -> bytes:
         )
     if handler.takes_ctx:
         raise UsageError(f"{handler.name} has process=True and takes a ctx, which does not reach another process")
-    path = tuple(os.path.abspath(entry) for entry in sys.path)
-    return msgspec.json.encode(Call(code=handler.code, handler=handler.name, args=msgspec.Raw(args), sys_path=path))
+    return msgspec.json.encode(
+        Call(
+            code=handler.code,
+            handler=handler.name,
+            args=msgspec.Raw(args),
+            sys_path=absolute_sys_path(),
+            current=None if current is None else Known.of(current),
+        )
+    )
 
 
 def _value(answer: Answer) -> bytes:
@@ -142,17 +139,12 @@ def _value(answer: Answer) -> bytes:
     return bytes(answer.value)
 
 
-class _Child:
+class _Child(Spawned):
     """One spawned process, and the thread that talks to it."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
-        self._lock = threading.Lock()  # over `_process` and its reaping: a reaped pid may be somebody else's
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
-        threading.Thread(target=self._serve, name="holdfast-child", daemon=True).start()
+        super().__init__("holdfast.worker.child")
 
     @property
     def alive(self) -> bool:
@@ -174,20 +166,8 @@ class _Child:
         return answer
 
     def end(self) -> None:
-        """Kill the process, with everything that its body started. `gone` is set when it is reaped."""
-        with self._lock:
-            self._ended = True
-            self._kill()
+        super().end()
         self._asked.put(None)
-
-    def _kill(self) -> None:
-        if self._process is None or self._process.returncode is not None:
-            return
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        else:
-            self._process.kill()
 
     # --- in the child's thread -----------------------------------------------------------------------------------
 
@@ -199,12 +179,10 @@ class _Child:
                 reply = self._exchange(call)
             except (OSError, EOFError, MemoryError, msgspec.DecodeError) as error:
                 died = BodyDied(f"the process of {name} {self._cause(error)}")
-                self._tell(answer.set_exception, answer, died)
+                self._tell(settle, answer, None, died)
                 break
-            self._tell(answer.set_result, answer, reply)
+            self._tell(settle, answer, reply, None)
             del call, answer, reply
-        self._reap()
-        self._tell(self.gone.set_result, self.gone, None)
 
     def _exchange(self, call: bytes) -> Answer:
         process = self._process or self._spawn()
@@ -216,60 +194,26 @@ class _Child:
             raise EOFError
         return msgspec.json.decode(reply, type=Answer)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # a group of its own to kill, and no Ctrl-C that is meant for the engine
-        )
-        with self._lock:
-            self._process = process
-            if self._ended:
-                self._kill()
-        return process
-
-    def _reap(self) -> int | None:
-        """End what is left, and the exit status; None when no process was started."""
-        with self._lock:
-            self._ended = True
-            if self._process is None:
-                return None
-            self._kill()  # also what the body started and left behind; a status that is there already stays
-            status = self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            return status
-
-    def _cause(self, error: Exception) -> str:
-        status = self._reap()
-        if status is None:
-            return f"could not be started: {error}"
-        if isinstance(error, msgspec.DecodeError):
-            return f"answered with something that is not an answer ({error}), and was killed"
-        if status >= 0:
-            return f"ended with exit status {status} before the body did; what it wrote to stderr may say why"
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        hint = "; the usual reason is that the machine ran out of memory" if name == "SIGKILL" else ""
-        return f"was ended by {name} before the body was done{hint}"
-
-    def _tell(self, set_outcome: Callable[[Any], None], future: asyncio.Future[Any], outcome: Any) -> None:
-        def tell() -> None:
-            if not future.done():
-                set_outcome(outcome)
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
-            self._loop.call_soon_threadsafe(tell)
-
 
 # --- what goes through the pipes -----------------------------------------------------------------------------------
 
-_LENGTH = struct.Struct(">Q")
+
+class Known(msgspec.Struct, frozen=True):
+    """An `hf.Current`, as it is told to a child."""
+
+    run_id: str
+    node: str
+    path: str
+    visit: int
+    attempt: int
+    idempotency_key: str
+
+    @classmethod
+    def of(cls, current: Current) -> Known:
+        return cls(*(getattr(current, name) for name in cls.__struct_fields__))
+
+    def current(self) -> Current:
+        return Current(self.run_id, self.node, self.path, self.visit, self.attempt, lambda: self.idempotency_key)
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -280,6 +224,7 @@ class Call(msgspec.Struct, frozen=True):
     args: msgspec.Raw
     """The arguments by parameter name, as one JSON object."""
     sys_path: tuple[str, ...]
+    current: Known | None = None
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -317,19 +262,3 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"")
     error: ErrorInfo | None = None
     end: End | None = None
-
-
-def write_frame(pipe: IO[bytes], data: bytes) -> None:
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
-    pipe.flush()
-
-
-def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """The next frame; None when the other side is gone."""
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    size = _LENGTH.unpack(head)[0]
-    data = pipe.read(size)
-    return data if len(data) == size else None

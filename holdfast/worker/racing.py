@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from holdfast.model.errors import Suspended, UsageError
 from holdfast.model.values import decoder, encode
-from holdfast.worker.memory import Call, RaceEnd
-from holdfast.worker.strands import Lane, Strand, current_strand
+from holdfast.worker import tasks
+from holdfast.worker.memory import Call, Memo, RaceEnd
+from holdfast.worker.strands import Lane, Strand, lane_scope, race_name
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
@@ -78,6 +79,7 @@ async def _run(ctx: Context, call: Call, calls: Calls[T]) -> Won[T]:
     race = _Race(ctx, call, calls)
     try:
         memo = ctx._activation.recall(call)
+        race.found(memo)
         if memo is None or memo.output is None:
             return await race.run()
         return await race.run_again(decoder(RaceEnd)(memo.output).index)
@@ -93,11 +95,16 @@ class _Race(Generic[T]):
         self._activation = ctx._activation
         self._call = call
         self._calls = calls
-        self._name = f"{call.scope}r{call.position}"
+        self._name = race_name(call.scope, call.place)
         self._tasks: dict[int, asyncio.Task[T]] = {}
         self._strands: dict[asyncio.Task[T], Strand] = {}
         self._ended: list[asyncio.Task[T]] = []
         """In the order in which they ended."""
+
+    def found(self, memo: Memo | None) -> None:
+        """What is remembered of the race, perhaps from another place in the code: its calls are remembered there."""
+        if memo is not None:
+            self._name = race_name(self._call.scope, memo.position if memo.key is None else self._call.place)
 
     async def run(self) -> Won[T]:
         answered = self._answered()
@@ -107,6 +114,7 @@ class _Race(Generic[T]):
         while (other := await self._win(index)) is not None:
             index = other
             await asyncio.wait([self._start(index)])
+        self._take_over_keys(index)
         return Won(index, self._tasks[index].result())
 
     async def _win(self, index: int) -> int | None:
@@ -119,7 +127,22 @@ class _Race(Generic[T]):
 
     async def run_again(self, index: int) -> Won[T]:
         """The race is decided: only its winner runs."""
-        return Won(index, await self._start(index))
+        singles = [self._activation.calls.get(call) for call in self._calls]
+        self._activation.memory.forget_losers(self._name, singles, index)
+        task = self._start(index)
+        try:
+            await task
+        finally:
+            self._take_over_keys(index)
+        return Won(index, task.result())
+
+    def _take_over_keys(self, index: int) -> None:
+        """What the winner has called is called by the part of the body that the race belongs to."""
+        task = self._tasks[index]
+        if task.done() and not (task.cancelled() or _was_left(task)):
+            strand = self._strands[task]
+            assert strand.lane is not None
+            strand.lane.around.take_over_keys(strand)
 
     def _answered(self) -> int | None:
         """The call that has won by what is remembered of it: the first one that was answered."""
@@ -138,7 +161,7 @@ class _Race(Generic[T]):
         if pending:
             await asyncio.wait(pending)
         for task, strand in self._strands.items():
-            strand.memory = None
+            strand.over = True
             if task.done() and not task.cancelled():
                 task.exception()  # how a loser ended matters to nobody
         for call in self._calls:
@@ -149,10 +172,10 @@ class _Race(Generic[T]):
             return self._tasks[index]
         memory = self._activation.memory
         lane = Lane(self._name, index, self._call, self._activation.calls.get(self._calls[index]), memory.strand)
-        strand = Strand(memory, f"{self._name}.{index}/", lane)
+        strand = Strand(lane)
 
         async def in_strand() -> T:
-            current_strand.set(strand)
+            tasks.begin(strand, lane_scope(self._name, index))
             return await self._calls[index]
 
         task = self._activation.loop.create_task(in_strand())

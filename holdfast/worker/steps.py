@@ -1,7 +1,8 @@
 """Steps: a function that a body calls through ctx.step, run once and remembered.
 
 Owns: running it (async on the loop, sync in a thread), its retries, timeout and `on_crash` where it is a node.
-Rule: a step is one event at its end; only for nodes whose `on_crash` is not rerun its start is committed first.
+Rule: a step is one event at its end. Its start is committed first for nodes whose `on_crash` is not rerun, and for
+nodes with a compensation in a workflow that compensates.
 """
 
 from __future__ import annotations
@@ -10,23 +11,36 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.authoring import code, signatures
 from holdfast.authoring.workflows import Workflow
+from holdfast.engine.ports import Releasable, settle
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.activation import current_body
-from holdfast.model.errors import InvalidInput, NodeTimeout, OutcomeUnknown, UsageError
+from holdfast.model.current import here, receiving
+from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.values import decoder, encode
-from holdfast.worker.failures import describe, raise_again
-from holdfast.worker.memory import Call, Memo
+from holdfast.worker import tasks
+from holdfast.worker.compensating import Compensation
+from holdfast.worker.failures import describe, raise_again, stored
+from holdfast.worker.memory import Call, Memo, inner_scope
+from holdfast.worker.step_clock import StepClock
+from holdfast.worker.step_threads import StepThread
 
 if TYPE_CHECKING:
     from holdfast.worker.context import Context
 
+PLACE_LOOK_SECONDS = 0.25
+"""How often a step that waits for a place looks whether its body is left meanwhile."""
+limited_steps: ContextVar[tuple[str, ...]] = ContextVar("holdfast_limited_steps", default=())
+"""The steps around what runs in this task or thread that hold a place of their node."""
 _runners: dict[int, tuple[Any, StepRunner]] = {}
 
 
@@ -37,22 +51,32 @@ class StepRunner:
         if isinstance(fn, Workflow):
             raise UsageError(f"{fn.name} is a workflow and cannot be a step: `await ctx.child({fn.name}, ...)` runs it")
         handler = getattr(fn, "handler", None)
-        self.retry, self.timeout, self.on_crash = NO_RETRY, None, "rerun"
+        self.retry, self.on_crash = NO_RETRY, "rerun"
+        self.timeout: float | None = None
+        self.heartbeat: float | None = None
+        self.concurrency: int | None = None
+        self.priority = 0
         self.is_node = isinstance(handler, Handler)
+        self.undo: Compensation | None = None
         if isinstance(handler, Handler):
+            self.undo = Compensation.of(fn)
             if handler.kind == "process":
                 raise UsageError(f"{handler.name} has process=True and cannot be a step: use it as a node of a graph")
             if fn.options.delay or fn.delay_seconds:
                 raise UsageError(f"{handler.name} has a delay and cannot be a step: `await ctx.sleep(...)` before it")
             self.retry = fn.options.retry or NO_RETRY
-            self.timeout, self.on_crash = fn.options.timeout, fn.options.on_crash
+            self.timeout, self.heartbeat = fn.options.timeout, fn.options.heartbeat
+            self.concurrency, self.priority = fn.options.concurrency, fn.options.priority
+            self.on_crash = fn.options.on_crash
             self.fn: Callable[..., Any] = handler.fn
             self.name, self.takes_ctx, self.returns = handler.name, handler.takes_ctx, handler.returns
-            self.is_async, self.inline = handler.kind == "async", handler.kind == "inline"
+            self.is_async, self.in_thread = handler.kind == "async", handler.kind == "sync"
         elif callable(fn) and not isinstance(fn, type):
-            self.fn, self.name = fn, _name(fn)
-            self.takes_ctx, self.returns = _signature(fn)
-            self.is_async, self.inline = inspect.iscoroutinefunction(inspect.unwrap(fn)), False
+            self.name = _name(fn)
+            self.takes_ctx, takes_current, self.returns = _signature(fn)
+            self.fn = receiving(fn) if takes_current else fn
+            self.is_async = inspect.iscoroutinefunction(inspect.unwrap(fn))
+            self.in_thread = not self.is_async
         else:
             raise UsageError(f"ctx.step takes a function or a node, not {fn!r}")
         self._decode = decoder(self.returns)
@@ -76,24 +100,46 @@ class StepRunner:
                 raise raise_again(memo.error, f"step {call.name}")
         self._check_crash(memo, call)
         failures = memo.failures if memo is not None else 0
+        undo = None
+        if self.undo is not None and ctx._activation.undoes_steps:
+            undo = self.undo.of_call(call, args, kwargs)
+        steps = ctx._activation.steps
         if memo is not None and memo.retry_at is not None:
             await self._delay(ctx, memo.retry_at)
         while True:
             if failures and self.takes_ctx:
                 await ctx._begin_again(call)
-            if self.on_crash != "rerun":
-                await self._commit(ctx, ev.StepStarted, call, failures + 1)
+            if self.in_thread:
+                await ctx._activation.wait_for_thread()
+            tried = Try(self, call, failures + 1, "" if undo is None else undo.place)
+            place = None if self.concurrency is None else await self._place(ctx, self.concurrency)
+            failure: ev.ErrorInfo | None = None
             try:
-                result = await self._call(ctx, call, failures, args, kwargs)
+                if self.on_crash != "rerun" or undo is not None:
+                    repeats = self.on_crash == "rerun"
+                    await self._commit(ctx, ev.StepStarted, call, failures + 1, undo=undo, repeats=repeats)
+                if not ctx._activation.port.may_begin:
+                    await ctx._activation.port.until_it_may_begin()
+                    ctx._activation.check()  # the body may have been left meanwhile
+                steps.add(tried)
+                result = await self._call(ctx, tried, args, kwargs)
                 data = encode(result, self.returns, what=f"result of {call.name}")
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001 - user code; what is raised in its place is told below
                 failures += 1
-                retry_at = await self._failed(ctx, call, e, failures)
-                if retry_at is None:
-                    raise
+                failure = describe(e)
+                retry_at = await self._failed(ctx, call, failure, failures)
+            finally:
+                steps.discard(tried)
+                if place is not None:
+                    tried.when_stopped(place.release)
+            if failure is not None:
+                if retry_at is None:  # from the journal, as a replay raises it
+                    raise raise_again(stored(failure), f"step {call.name}")
                 await self._delay(ctx, retry_at)
                 continue
-            await ctx._record(call, data, failures + 1)
+            await ctx._record(call, data, failures + 1, undo=tried.undo)
+            if ctx._activation.ending:  # it is recorded; the task that awaits it is to end
+                raise asyncio.CancelledError
             return self._decoded(data)
 
     def _decoded(self, data: bytes) -> Any:
@@ -108,37 +154,69 @@ class StepRunner:
                 f"step {call.name} was running when its engine died; on_crash={self.on_crash!r} forbids to repeat it"
             )
 
-    async def _call(
-        self, ctx: Context, call: Call, failures: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        given = (ctx._sub(call, failures + 1 if self.is_node else None), *args) if self.takes_ctx else args
-        timeout = self.timeout
-        limit: asyncio.Timeout | None = None
+    async def _call(self, ctx: Context, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = (ctx._sub(tried.call, tried.number if self.is_node else None), *args) if self.takes_ctx else args
+        clock: StepClock | None = None
         token = current_body.set(self.name)
+        was_here = here.set(functools.partial(ctx._activation.current, tried))
+        was_limited = limited_steps.set((*limited_steps.get(), self.name)) if self.concurrency is not None else None
+        around = tasks.enter(inner_scope(tried.call))
         try:
-            if self.is_async and timeout is None:
-                return await self.fn(*given, **kwargs)
-            async with asyncio.timeout(timeout) as limit:
-                if self.is_async:
-                    return await self.fn(*given, **kwargs)
-                if self.inline:
-                    return self.fn(*given, **kwargs)
-                if self.takes_ctx:
-                    raise UsageError(f"{self.name} is sync and takes a ctx: make it async to call it as a step")
-                job = functools.partial(_without_stop_iteration, self.fn, given, kwargs)
-                result = await ctx._activation.run_in_thread(job)
-                return await result if inspect.isawaitable(result) else result
+            if self.timeout is None and self.heartbeat is None:
+                return await self._result(ctx, tried, given, kwargs)
+            clock = StepClock(ctx._activation.loop, self.timeout, self.heartbeat)
+            async with clock.scope:
+                with clock.running():
+                    return await self._result(ctx, tried, given, kwargs)
         except TimeoutError:
-            if limit is not None and limit.expired():
-                raise NodeTimeout(f"step {self.name} ran longer than its timeout of {timeout:g} s") from None
-            raise
+            why = None if clock is None else clock.expired(self.name)
+            if why is None:
+                raise
+            if tried.thread is not None and not await tried.thread.outlast():
+                why = type(why)(f"{why.message}; it did not stop, and its thread was given up")
+            raise why from None
         finally:
+            tasks.leave(around)
+            if was_limited is not None:
+                limited_steps.reset(was_limited)
+            here.reset(was_here)
             current_body.reset(token)
 
-    async def _failed(self, ctx: Context, call: Call, error: Exception, failures: int) -> int | None:
+    async def _result(self, ctx: Context, tried: Try, given: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function where it belongs: on the loop, or in a thread."""
+        if self.is_async:
+            return await self.fn(*given, **kwargs)
+        if not self.in_thread:
+            return self.fn(*given, **kwargs)
+        if self.takes_ctx:
+            raise UsageError(f"{self.name} is sync and takes a ctx: make it async to call it as a step")
+        job = functools.partial(_without_stop_iteration, self.fn, given, kwargs)
+        tried.thread = StepThread(ctx._activation, tried, job)
+        result = await tried.thread.result()
+        return await result if inspect.isawaitable(result) else result
+
+    async def _place(self, ctx: Context, concurrency: int) -> Releasable:
+        """Wait for a place among the bodies and steps of this node, over all runs and engines."""
+        activation = ctx._activation
+        a = activation.attempt
+        inside = limited_steps.get() if a.definition.concurrency is None else (a.handler.name, *limited_steps.get())
+        granted: asyncio.Future[None] = activation.loop.create_future()
+        place = activation.port.step_place(
+            self.name, concurrency, self.priority, inside, functools.partial(settle, granted, None)
+        )
+        try:
+            while not granted.done():
+                await asyncio.wait([granted], timeout=PLACE_LOOK_SECONDS)
+                activation.check()
+            granted.result()
+        except BaseException:
+            place.release()
+            raise
+        return place
+
+    async def _failed(self, ctx: Context, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
         """Remember a failed try; when the next one is due, or None when there is none."""
         policy = self.retry
-        info = describe(error)
         retry_at: int | None = None
         if failures < policy.attempts and policy.applies(info.kinds, info.retryable):
             delay = policy.delay_seconds(failures, f"{ctx.run_id}{call.step_key}{failures}")
@@ -149,16 +227,7 @@ class StepRunner:
     @staticmethod
     async def _commit(ctx: Context, kind: Any, call: Call, attempt: int, **fields: Any) -> None:
         a = ctx._activation.attempt
-        event = kind(
-            scope=call.scope,
-            position=call.position,
-            kind=call.kind,
-            name=call.name,
-            digest=call.digest,
-            key=call.key,
-            attempt=attempt,
-            **fields,
-        )
+        event = _event(kind, call, attempt, **fields)
         ends = isinstance(event, ev.StepFailed) and event.retry_at is None
         races = ctx._activation.memory.ends_with(call) if ends else ()
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
@@ -170,6 +239,52 @@ class StepRunner:
             activation.check()
             await asyncio.sleep(min(left / 1_000_000, 0.25))  # in portions: the body may be left meanwhile
         activation.check()
+
+
+class Try:
+    """One try of a step, under way."""
+
+    __slots__ = ("call", "cancelled", "number", "runner", "thread", "undo")
+
+    def __init__(self, runner: StepRunner, call: Call, number: int, undo: str = "") -> None:
+        self.runner = runner
+        self.call = call
+        self.undo = undo
+        """The place of its compensation, where it has one."""
+        self.number = number
+        """From 1."""
+        self.cancelled = False
+        """It was asked to stop, and its thread may still run."""
+        self.thread: StepThread | None = None
+
+    def when_stopped(self, call: Callable[[], None]) -> None:
+        """Call when nothing of the try runs any more: at once, or when its thread has ended or was given up."""
+        if self.thread is None or self.thread.over.done():
+            call()
+        else:
+            self.thread.over.add_done_callback(lambda _: call())
+
+    def completed(self, value: Any) -> Any:
+        """The event of a try that has returned this."""
+        data = encode(value, self.runner.returns, what=f"result of {self.call.name}")
+        return _event(ev.StepCompleted, self.call, self.number, output=msgspec.Raw(data), undo=self.undo)
+
+    def failed(self, error: BaseException, retry_at: int) -> Any:
+        """The event of a try that has failed, after which the step may be tried again."""
+        return _event(ev.StepFailed, self.call, self.number, error=describe(error), retry_at=retry_at)
+
+
+def _event(kind: Any, call: Call, attempt: int, **fields: Any) -> Any:
+    return kind(
+        scope=call.scope,
+        position=call.position,
+        kind=call.kind,
+        name=call.name,
+        digest=call.digest,
+        key=call.key,
+        attempt=attempt,
+        **fields,
+    )
 
 
 def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -184,13 +299,13 @@ def _name(fn: Any) -> str:
     return code.handler_name(fn if hasattr(fn, "__qualname__") else type(fn))
 
 
-def _signature(fn: Any) -> tuple[bool, Any]:
-    """Whether it takes a ctx, and what it returns."""
+def _signature(fn: Any) -> tuple[bool, bool, Any]:
+    """Whether it takes a ctx, whether an `hf.Current`, and what it returns."""
     try:
         found = signatures.read(fn, {})
     except ValueError:  # a function of C that does not tell, such as time.time
-        return False, Any
-    return found.takes_ctx, found.returns
+        return False, False, Any
+    return found.takes_ctx, found.takes_current, found.returns
 
 
 def forget(fn: Any) -> None:

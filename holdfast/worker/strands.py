@@ -1,14 +1,35 @@
-"""Strands: parts of a body whose calls are remembered apart from each other.
+"""Strands: parts of a body of which a race lets only one go on.
 
-Owns: which strand is calling (a context variable: tasks that are started in a strand belong to it), and the scopes of
-the tasks in it. The body itself is one strand; every call of a race is another, because a race that is remembered runs
-its winner only, and what the losers once called must not shift anybody's place.
+Owns: what a part of a body has been told, the keys that it has used, and the races around it. The body itself is one
+strand; every call of a race is another, because a race that is remembered runs its winner only. Tasks belong to the
+strand that they were created in (tasks.py).
+Rule: a strand that loses its race leaves no trace. How far it comes depends on time, so whoever goes on afterwards may
+use its keys, and is not answered by what it was told.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+import re
 from typing import NamedTuple
+
+from holdfast.model.errors import DuplicateKey
+
+_LANE = re.compile(r"(?<![^/])r\d+\.\d+/")
+
+
+def lane_scope(race: str, place: int) -> str:
+    """The scope of what one call of a race does."""
+    return f"{race}.{place}/"
+
+
+def race_name(scope: str, place: int) -> str:
+    """The name of a race, which is unique in its instance."""
+    return f"{scope}r{place}"
+
+
+def lanes_around(scope: str) -> list[str]:
+    """The scopes of the calls of races that a scope lies in, outermost first."""
+    return [scope[: match.end()] for match in _LANE.finditer(scope)]
 
 
 class Lane(NamedTuple):
@@ -27,18 +48,48 @@ class Lane(NamedTuple):
 class Strand:
     """The body itself, or one call of a race with whatever it starts."""
 
-    __slots__ = ("_tasks", "heard", "lane", "lost", "memory", "scope")
+    __slots__ = ("heard", "keys", "lane", "lost", "memory", "over")
 
-    def __init__(self, memory: object, scope: str, lane: Lane | None = None) -> None:
-        self.memory = memory
-        """Whose strand it is; None when it is over: whoever inherited the context since is somebody else."""
-        self.scope = scope
+    def __init__(self, lane: Lane | None = None) -> None:
+        self.memory: object = None
+        """Of the body itself: what it remembers, while it lives."""
         self.lane = lane
+        self.keys: dict[str, str] = {}
+        """The scope that each key was used in, of the calls that this life of the strand has made."""
         self.heard = 0
         """The latest word of the memory that it was told."""
         self.lost = False
         """It is cancelled, and the body goes on without it."""
-        self._tasks = 0
+        self.over = False
+        """Its race is over: tasks that it left behind belong to the body."""
+
+    @property
+    def body(self) -> Strand:
+        """The strand of the whole body."""
+        strand = self
+        while strand.lane is not None:
+            strand = strand.lane.around
+        return strand
+
+    def use_key(self, key: str, scope: str, call: str) -> None:
+        """A call uses a key. Raises DuplicateKey where another scope of this strand, or of those around it, has used
+        it."""
+        strand: Strand | None = self
+        while strand is not None:
+            used_in = strand.keys.setdefault(key, scope) if strand is self else strand.keys.get(key, scope)
+            if used_in != scope:
+                raise DuplicateKey(
+                    f"the key {key!r} is used by {call} in {shown(scope)} and before that in {shown(used_in)}: a key "
+                    "names one call of a body. Add to the key what tells the two calls apart, for example the name of "
+                    "the step"
+                )
+            strand = None if strand.lane is None else strand.lane.around
+
+    def take_over_keys(self, winner: Strand) -> None:
+        """A race of this strand is won: what its winner has called counts as called here. Raises DuplicateKey where a
+        key of it was used here meanwhile."""
+        for key, scope in winner.keys.items():
+            self.use_key(key, scope, "the winner of a race")
 
     def races_of(self, call: object) -> tuple[tuple[tuple[str, int], ...], int]:
         """The races around a remembered call of this strand, innermost first, each with the place of its lane; and how
@@ -53,10 +104,7 @@ class Strand:
             call, lane = lane.race_call, lane.around.lane
         return tuple(found), decides
 
-    def next_task(self) -> str:
-        """The scope of one more asyncio task that makes calls."""
-        self._tasks += 1
-        return f"{self.scope}t{self._tasks}/"
 
-
-current_strand: ContextVar[Strand | None] = ContextVar("holdfast_current_strand", default=None)
+def shown(scope: str) -> str:
+    """A scope as messages name it."""
+    return f"scope {scope!r}" if scope else "the body"

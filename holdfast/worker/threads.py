@@ -99,22 +99,51 @@ class ThreadJob:
             return True
 
 
+class GivenUp:
+    """How many threads are lost to functions that have not returned since they were given up, over all pools of an
+    engine."""
+
+    def __init__(self, limit: int = GIVEN_UP_THREADS_MAX) -> None:
+        self.count = 0
+        self.on_change: Callable[[int], None] = lambda count: None
+        self._limit = limit
+        self._fewer: asyncio.Event | None = None
+
+    @property
+    def too_many(self) -> bool:
+        """Whether no further function should begin in a thread."""
+        return self.count > self._limit
+
+    def add(self, change: int) -> None:
+        self.count += change
+        if self._fewer is not None and not self.too_many:
+            self._fewer.set()
+            self._fewer = None
+        self.on_change(self.count)
+
+    async def fewer(self, timeout: float) -> None:
+        """Wait until there are not too many any more, or the time is over."""
+        if self.too_many:
+            self._fewer = self._fewer or asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._fewer.wait(), timeout)
+
+
 class ThreadBodies:
     """The pool. Made on the event loop that it serves.
 
     job = bodies.start(lambda: charge(order), done)     # done(value, None) or done(None, exception), on the loop
     """
 
-    def __init__(self, threads: int = SYNC_THREADS, given_up_max: int = GIVEN_UP_THREADS_MAX) -> None:
+    def __init__(self, threads: int = SYNC_THREADS, given_up: GivenUp | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads_max = threads
-        self._given_up_max = given_up_max
+        self._given_up = given_up or GivenUp()
         self._queue: SimpleQueue[ThreadJob | None] = SimpleQueue()
         self._ended: deque[tuple[ThreadJob, Any, BaseException | None]] = deque()
         self._woken = False
         self._threads = 0  # those that take jobs; given-up ones are not among them
         self._busy = 0  # jobs started here whose result has not been taken yet
-        self._given_up = 0
         self._closed = False
         self._deaf = False
         self._quiet: asyncio.Future[None] | None = None
@@ -124,21 +153,10 @@ class ThreadBodies:
         """How many more jobs would begin at once."""
         return max(0, self._threads_max - self._busy)
 
-    @property
-    def given_up(self) -> int:
-        """Threads that are lost to bodies that have not returned since they were given up."""
-        return self._given_up
-
     def start(self, job: Callable[[], Any], done: Done) -> ThreadJob:
         """Run `job` in a thread, in a copy of the caller's context; it queues when no thread is free."""
         if self._closed:
             raise UsageError("the engine is closing and takes no more sync bodies")
-        if self._given_up > self._given_up_max:
-            raise UsageError(
-                f"this engine takes no more sync bodies: {self._given_up} threads are lost to bodies that went on "
-                f"after their timeout or cancellation (at most {self._given_up_max} are allowed). Let those bodies "
-                "look at ctx.cancelled, or declare them with process=True, which can be killed; then restart the engine"
-            )
         entry = ThreadJob(self, job, done)
         self._busy += 1
         self._grow()
@@ -181,10 +199,10 @@ class ThreadBodies:
             case _Stage.QUEUED:
                 self._settle()
             case _Stage.STARTED:
-                self._given_up += 1
                 self._threads -= 1
                 self._settle()
                 self._grow()  # what queues behind it must not wait for the lost thread
+                self._given_up.add(1)
             case _Stage.ENDED | _Stage.GIVEN_UP:
                 pass  # its result is on the way; _take drops it
         return was is _Stage.STARTED
@@ -198,7 +216,7 @@ class ThreadBodies:
                 count -= 1
                 entry, value, error = self._ended.popleft()
                 if entry._stage is _Stage.GIVEN_UP:
-                    self._given_up -= 1  # a lost body has returned after all, and its thread has ended
+                    self._given_up.add(-1)  # a lost body has returned after all, and its thread has ended
                     continue
                 self._settle()
                 if entry._wanted and not self._deaf:

@@ -14,10 +14,11 @@ import pytest
 from holdfast.authoring.nodes import Node, node
 from holdfast.authoring.workflows import workflow
 from holdfast.model import handlers
-from holdfast.model.activation import BodyContext, current_body, set_bare_context
+from holdfast.model.activation import BodyContext, current_body
 from holdfast.model.definition import Definition, NodeDef
-from holdfast.model.errors import InvalidInput, TraceError, UsageError
+from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.policies import Retry
+from holdfast.testing import bare
 
 if TYPE_CHECKING:
     from somewhere import Unknown
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class Context(BodyContext):
     """Stands for the worker's."""
 
-    run_id = "bare"
+    run_id: str
 
 
 @dataclass
@@ -223,11 +224,7 @@ def test_a_default_that_only_python_can_hold_is_left_to_the_function() -> None:
 
 def test_outside_tracing_a_node_is_its_function() -> None:
     assert plain(1, note=2) == (1, 2)
-    set_bare_context(Context)
-    try:
-        assert asyncio.run(charge(Order("7"))) == "bare:7:3"  # typed for graphs
-    finally:
-        set_bare_context(None)
+    assert asyncio.run(charge(Order("7"))) == f"{bare.context().run_id}:7:3"  # typed for graphs
     assert charge.fn.__name__ == "charge"
 
 
@@ -278,6 +275,8 @@ def test_impossible_combinations_are_refused() -> None:
         ({"process": True}, lambda x: x),
         ({"compensate": top_level}, top_level),
         ({"on_crash": "again"}, top_level),
+        ({"priority": "high"}, top_level),
+        ({"priority": 10**12}, top_level),
         ({"retry": 3}, top_level),
         ({"name": "holdfast.mine"}, top_level),
     ]:
@@ -285,6 +284,39 @@ def test_impossible_combinations_are_refused() -> None:
             node(**options)(fn)
     with pytest.raises(InvalidInput, match="not a duration"):
         node(timeout="soon")
+
+
+def test_a_compensation_takes_the_output_and_inputs_by_name() -> None:
+    @node
+    def release(ctx: Context, seat: str, order: Order, reason: str = "") -> None: ...
+
+    @node(compensate=release)
+    def reserve(order: Order, times: int = 1) -> str: ...
+
+    @workflow
+    def reserves(order: Order) -> str:
+        return reserve(order)
+
+    (found,) = reserves.definition.nodes
+    assert found.compensate_inputs == ("order",)
+
+
+def test_a_compensation_that_cannot_be_called_is_a_problem_of_the_definition() -> None:
+    @node
+    def release(seat: str, order: Order) -> None: ...
+
+    @node
+    def takes_nothing() -> None: ...
+
+    for undo, wrong, hint in [
+        (release, "nothing gives it a value for order", "name them like parameters of the node (x), or give them"),
+        (takes_nothing, "has no parameter for the output", "give it a first parameter"),
+    ]:
+        with pytest.raises(DefinitionError, match=wrong) as refused:
+            node(compensate=undo)(top_level)
+        (problem,) = refused.value.problems
+        assert problem.code == "bad_compensation"
+        assert hint in problem.hint
 
 
 def test_what_is_not_a_function_of_a_module_is_refused() -> None:

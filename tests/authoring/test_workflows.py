@@ -14,7 +14,7 @@ from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.model import handlers
 from holdfast.model.activation import BodyContext, current_body
 from holdfast.model.definition import Settings, decode
-from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
+from holdfast.model.errors import DefinitionError, TraceError, UsageError
 
 
 class Context(BodyContext):
@@ -127,24 +127,6 @@ def test_decorating_does_not_trace() -> None:
         _ = explosive.definition
 
 
-def test_inputs_are_bound_by_name_with_defaults() -> None:
-    assert fulfil.bind(order=1) == {"order": 1, "note": "hello"}
-    assert fulfil.bind(note="x", order=1) == {"order": 1, "note": "x"}
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({}, "needs the input 'order'"),
-        ({"ordr": 1}, "no input 'ordr'; did you mean 'order'"),
-        ({"order": 1, "ctx": 2}, "no input 'ctx'"),
-    ],
-)
-def test_wrong_inputs_are_refused_by_name(inputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        fulfil.bind(**inputs)
-
-
 def test_a_workflow_called_in_a_graph_is_a_child_node() -> None:
     child, follow = parent.definition.nodes
     assert (child.id, child.uses) == ("fulfil", "holdfast.child")
@@ -227,7 +209,6 @@ def test_what_cannot_be_a_workflow_is_refused_at_first_use(fn: Any, message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"history": "audit"}, "not supported yet"),
         ({"on_failure": "pend:"}, "the basket is a name"),
         ({"on_failure": f"pend:{'x' * 201}"}, "at most 200"),
         ({"on_failure": "shrug"}, "'shrug' is not 'fail'"),

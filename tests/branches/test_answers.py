@@ -190,9 +190,9 @@ async def test_the_engines_own_question_can_be_answered_by_a_branch(db: Path, bo
         await bodies.waiting.wait()
         row = engine.store.run("charged")
         assert row is not None
-        engine.actors[row.run_no].leave(None)
-        await engine.committer.call(engine.store.release, [(row.run_no, row.token)])
-        await engine.recovery.claim([row.run_no])
+        engine.actors[row.run_no].detach(None)
+        await engine.committer.call(engine.store.release, engine.lease.engine, [(row.run_no, row.token)])
+        await engine.claims.claim([row.run_no])
         (wait,) = await waiting(run, "input")
         with pytest.raises(hf.InvalidInput):
             await run.fork(edits={"answers": {wait.wait_id: {"done": "perhaps"}}})

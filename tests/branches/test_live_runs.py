@@ -224,7 +224,7 @@ async def test_a_run_on_hold_can_be_forked(db: Path, bodies: World) -> None:
         row = engine.store.run("r")
         assert row is not None
         actor = engine.actors[row.run_no]
-        actor.leave(None)
+        actor.detach(None)
         await engine.put_on_hold(row.run_no, row.token, "crash_loop: for this test")
         assert await run.status() == "suspended"
         bodies.gate.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,17 +20,18 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.engine.engine import Engine
-from holdfast.engine.history import History
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.versions import Versions
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition, Settings
 from holdfast.model.errors import StoreError
 from holdfast.model.instances import instance_text
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.records.history import History
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.worker.executor import LocalExecutor
+from tests.budget import examples
 from tests.engine.kit import check_file, until
 from tests.property import graphs
-from tests.property.conftest import MORE
 from tests.property.graphs import Expected, definitions
 from tests.property.test_crashes import INPUTS, MortalStore
 from tests.property.test_rules import errors_around
@@ -78,7 +78,7 @@ class Tale:
 
     async def _live(self, store: SqliteStore) -> None:
         options = EngineSettings(grace_seconds=0.0, sweep_seconds=60.0)
-        engine = Engine(store, LocalExecutor(threads=2), database=self.path, settings=options)
+        engine = Engine(store, LocalExecutor(threads=2), Inspector, settings=options)
         await engine.open()
         work = asyncio.create_task(self._go_on(engine))
         try:
@@ -89,14 +89,12 @@ class Tale:
             with contextlib.suppress(StoreError, asyncio.CancelledError):
                 await work
         finally:
-            if isinstance(store, MortalStore) and store.dead:
-                fd, engine.lease._lock_fd = engine.lease._lock_fd, None
-                assert fd is not None
-                os.close(fd)  # the process is gone: its lock is free, its file and its row are still there
+            if isinstance(store, MortalStore) and store.dead and engine.lease._lock is not None:
+                engine.lease._lock.forget()  # the process has died: its lock is free, its file and its row are there
             await engine.close()
 
     async def _go_on(self, engine: Engine) -> None:
-        await engine.recovery.sweep()
+        await engine.claims.sweep()
         workflow: Any = SimpleNamespace(registered=graphs.registered(self.definition))
         run = await engine.start(workflow, run_id=RUN, seed=self.seed)
         numbers = [row.run_no for row in engine.store.runs()]
@@ -132,7 +130,11 @@ class Tale:
                 assert len(engine.store.events(row.run_no)) == before, "a refused request changes nothing"
             return
         was_skipped = kind == "jump" and target in skipped_in(history)  # it is sent there, whatever its condition says
-        self.passed_over = was_skipped or bool(seen["skipped"]) or (self.passed_over and kind != "fork")
+        left_out = kind == "jump" and bool(seen["skipped"])
+        now = engine.store.run(RUN)
+        assert now is not None
+        led_there = bool(History(engine.store, engine.versions, now).state(now.branch).fold.entered)
+        self.passed_over = was_skipped or left_out or led_there or (self.passed_over and kind != "fork")
         if not request.live:
             await self._end(run)
             again = {instance_text(node, path) for node, path, _, _ in graphs.ran[ran:]}
@@ -193,7 +195,7 @@ def meaning(request: Request, history: History) -> tuple[Any, dict[str, Any]]:
     return "jump", {"to": one_of(state.plan.root.nodes)}
 
 
-@settings(max_examples=100 * MORE)
+@settings(max_examples=examples(100))
 @given(
     definitions(size=4),
     INPUTS,

@@ -1,6 +1,6 @@
 """Several engines on one PostgreSQL while everything is killed: every promise holds, whatever the moment.
 
-HOLDFAST_SOAK=1 makes it ten minutes long; HOLDFAST_CHAOS_SECONDS=n as long as you like, with as many runs a minute.
+`make soak` has ten minutes of it; HOLDFAST_CHAOS_SECONDS=n as much as you like, with as many runs a minute.
 HOLDFAST_SEED=n repeats what was done when (not what came of it: processes have their own pace).
 """
 
@@ -41,8 +41,7 @@ CALM_SECONDS = 300.0
 """How long the last runs may take when nobody is killed any more, before the test gives up."""
 
 
-def scale() -> Scale:
-    chosen = WHOLE if os.environ.get("HOLDFAST_SOAK") else CUT
+def scaled(chosen: Scale) -> Scale:
     seconds = float(os.environ.get("HOLDFAST_CHAOS_SECONDS") or chosen.seconds)
     return replace(chosen, seconds=seconds, runs=int(chosen.runs * seconds / chosen.seconds))
 
@@ -57,13 +56,19 @@ def server() -> Iterator[PostgresServer]:
         made.close()
 
 
-@pytest.mark.timeout(3600 if os.environ.get("HOLDFAST_SOAK") else 600)
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param(CUT, marks=pytest.mark.timeout(600), id="for 20 s"),
+        pytest.param(WHOLE, marks=[pytest.mark.soak, pytest.mark.timeout(3600)], id="for 10 min"),
+    ],
+)
 def test_engines_and_the_server_are_killed_again_and_again_and_every_promise_is_kept(
-    server: PostgresServer, tmp_path: Path
+    server: PostgresServer, tmp_path: Path, scale: Scale
 ) -> None:
     seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"HOLDFAST_SEED={seed}")
-    chance, chosen = random.Random(seed), scale()
+    chance, chosen = random.Random(seed), scaled(scale)
     url = _new_store(server)
     orders = mixed(chosen.runs, chance)
     crew = Crew(url, tmp_path, chosen.seats, chosen.lease_seconds)

@@ -90,7 +90,6 @@ class Crew:
             **kept,
             "PYTHONPATH": str(ROOT),
             "HOLDFAST_IDLE_SECONDS": "0.3",  # runs that wait leave memory, and wake in whichever engine
-            "HOLDFAST_MAX_RECOVERIES": "100",  # by chance ten engines in a row die with the same run in their hands
             outside.VARIABLE: str(self.outside.file),
         }
         self._options = [[part for queue in queues for part in ("--queue", queue)] for queues in seats]

@@ -66,7 +66,7 @@ def failed(project: Project) -> Project:
 def test_retry_goes_on_with_what_failed_and_prints_the_result(failed: Project) -> None:
     shown = failed.cli("show", "order-42").stdout
     assert "let what failed try again: holdfast retry order-42" in shown
-    done = failed.cli("retry", "order")
+    done = failed.cli("retry", "order-42")
     assert (done.returncode, done.stdout) == (0, '"boxes receipt-42-1500"\n')
     assert "run order-42 goes on with branch 2: 1 node reused; runs again: pack" in done.stderr
     assert "pack started, attempt 2" in done.stderr
@@ -308,3 +308,47 @@ def test_fork_brings_the_answer_to_a_question_and_a_wrong_one_changes_nothing(pr
     told = project.cli("fork", "p", "--at", "price", "--set", f"{answer}=7", "--dry-run").stdout
     assert f"answered    {wait['wait_id']}" in told
     assert project.json("fork", "p", "--at", "price", "--set", f"{answer}=7")["result"] == 7
+
+
+SAGA = """
+import os
+import holdfast as hf
+
+@hf.node
+async def refund(receipt: str, amount: int) -> None:
+    if os.path.exists("broken"):
+        raise ConnectionError("the bank is closed")
+
+@hf.node(compensate=refund)
+async def charge(amount: int) -> str:
+    return "receipt"
+
+@hf.node
+async def ship(receipt: str) -> None:
+    raise ValueError("no courier")
+
+@hf.workflow(on_failure="compensate")
+def saga(amount: int = 5) -> None:
+    ship(charge(amount))
+"""
+
+
+def test_show_and_why_propose_what_is_possible_after_compensations(project: Project) -> None:
+    (project.directory / "saga.py").write_text(SAGA)
+    (project.directory / "broken").touch()
+    assert project.cli("run", "saga.py:saga", "--run-id", "r").returncode == 1
+    shown = project.cli("show", "r").stdout
+    assert "let the compensation that failed try again, with its key: holdfast retry r 'charge~undo'" in shown
+    assert "do everything again, with new keys: holdfast fork r --at start" in shown
+    assert "holdfast retry r 'charge~undo'" in project.cli("why", "r").stdout.replace("\n", " ")
+    for verb in (("jump", "r", "charge~undo"), ("fork", "r", "--at", "charge~undo")):
+        refused = project.cli(*verb)
+        assert refused.returncode == 1
+        assert "is the compensation of charge" in refused.stderr
+    (project.directory / "broken").unlink()
+    again = project.cli("retry", "r", "charge~undo")
+    assert (again.returncode, "also:" in again.stderr) == (1, False)
+    mended = project.cli("show", "r").stdout
+    assert "holdfast retry" not in mended
+    assert "do everything again, with new keys: holdfast fork r --at start" in mended
+    assert project.cli("retry", "r").returncode == 1

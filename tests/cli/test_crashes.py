@@ -30,7 +30,7 @@ def test_after_kill_9_resume_needs_nothing_but_the_database(
     shown = project.cli("show", "killed", "--db", project.url, cwd=elsewhere)
     assert "nobody drives it now; to go on: holdfast resume killed --db sqlite:////" in shown.stdout
     (elsewhere / "go").touch()  # the body looks in its working directory, and so do its marks
-    done = project.cli("resume", "kil", "--db", project.url, "--json", cwd=elsewhere)
+    done = project.cli("resume", "killed", "--db", project.url, "--json", cwd=elsewhere)
     assert done.returncode == 0, done
     assert json.loads(done.stdout)["result"] == 6
     assert "3 steps reused; runs again: gated (attempt 2)" in done.stderr
@@ -140,7 +140,7 @@ def test_a_second_ctrl_c_cancels_the_run(project: Project) -> None:
 def test_cancel_reaches_a_run_of_another_process(project: Project) -> None:
     run = project.start("run", "flows.py:gated", "--run-id", "live")
     project.wait_for("attempt-1")
-    cancelled = project.cli("cancel", "liv", "--reason", "customer asked")
+    cancelled = project.cli("cancel", "live", "--reason", "customer asked")
     assert cancelled.returncode == 0
     assert cancelled.stdout == "run live is cancelled\n"
     code, _, err = ended(run)

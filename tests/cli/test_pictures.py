@@ -22,7 +22,7 @@ from holdfast.cli.picture import Line, Picture, bar, fit
 from holdfast.cli.progress import REDRAW_SECONDS, render, show
 from holdfast.model.definition import Body, Definition, NodeDef, Param
 from holdfast.model.errors import UsageError
-from holdfast.store.api import EventRow, NodeRow, RunRow, WaitRow
+from holdfast.store.row_types import EventRow, NodeRow, RunRow, WaitRow
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Project
 
 SECOND = 1_000_000

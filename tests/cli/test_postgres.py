@@ -120,14 +120,20 @@ def test_a_run_whose_process_was_killed_is_resumed(served: Served) -> None:
     assert served.marks("adds") == 6
 
 
-def test_code_that_a_server_names_is_not_loaded_unless_somebody_says_so(served: Served) -> None:
-    """Whoever may write to the database must not choose which file is executed here."""
+def test_code_that_a_server_names_is_imported_only_by_a_user_who_has_allowed_it(served: Served, tmp_path: Path) -> None:
+    """Another writer of the database must not choose which file is executed here."""
     served.cli("run", "flows.py:stumbling", "--run-id", "s")
     served.open_gate()
-    refused = served.cli("retry", "s")
+    file, colleague = str(served.directory / "flows.py"), {"XDG_STATE_HOME": str(tmp_path / "colleague")}
+    refused = served.cli("retry", "s", **colleague)
     assert refused.returncode == 2
-    assert "the store is not a file of yours" in refused.stderr
-    assert f"--code {served.directory / 'flows.py'}" in refused.stderr
+    assert "you have not allowed this database to have it imported" in refused.stderr
+    assert f"`holdfast trust {file}`" in refused.stderr
+    assert served.json("trust", "flows.py", **colleague)["file"] == file
+    assert served.json("trust", **colleague)["files"] == [file]
+    assert served.cli("retry", "s", **colleague).returncode == 0
+    assert served.json("trust", "flows.py", "--remove", **colleague)["allowed"] is False
+    assert served.cli("trust", "flows.py", "--remove", **colleague).returncode == 2
 
 
 def test_a_detached_run_has_its_log_in_the_working_directory_and_no_password_on_its_command_line(

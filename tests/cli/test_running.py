@@ -176,13 +176,13 @@ def test_the_project_file_the_variable_and_the_flag_in_this_order(project: Proje
 
 
 def test_an_unexpected_error_is_one_line_unless_debug_is_asked_for(project: Project) -> None:
-    # a directory in the place of the engines' lock files is fine; a file there is something nobody foresaw
-    (project.directory / "holdfast.db-engines").write_text("")
-    done = project.cli("run", "flows.py:named", "--set", "name=a")
+    broken = "from flows import named\nfrom holdfast.cli import driving\ndriving.open_engine = lambda *_, **__: 1 / 0\n"
+    (project.directory / "broken.py").write_text(broken)
+    done = project.cli("run", "broken.py:named", "--set", "name=a")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "HOLDFAST_DEBUG=1" in done.stderr
-    debugged = project.cli("--debug", "run", "flows.py:named", "--set", "name=a")
+    debugged = project.cli("--debug", "run", "broken.py:named", "--set", "name=a")
     assert "Traceback" in debugged.stderr
 
 
@@ -192,7 +192,7 @@ def test_other_unfinished_runs_are_mentioned(project: Project, tmp_path: Path) -
     left.kill()
     left.wait()
     done = project.cli("run", "flows.py:named", "--set", "name=a")
-    assert "there is 1 other unfinished run that nobody drives: `holdfast resume --all`" in done.stderr
+    assert "there is 1 other unfinished run that no engine drives: `holdfast resume --all`" in done.stderr
 
 
 def test_a_database_in_a_folder_that_is_not_there_is_a_mistake_of_usage(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,62 @@ def test_a_worker_whose_database_cannot_be_opened_ends_with_one_line(project: Pr
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "cannot be reached" in done.stderr
+
+
+def test_a_worker_that_is_given_a_file_of_a_package_runs_what_a_program_started_by_importing_it(
+    project: Project,
+) -> None:
+    package = project.directory / "app"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "orders.py").write_text((project.directory / "flows.py").read_text())
+    program = f"""
+import asyncio, holdfast as hf
+from app.orders import fulfil, Order
+async def main():
+    async with hf.open({project.url!r}, drive=False) as client:
+        await client.start(fulfil, run_id="o", order=Order("42", 1))
+asyncio.run(main())
+"""
+    (project.directory / "web.py").write_text(program)
+    subprocess.run([sys.executable, "web.py"], cwd=project.directory, check=True)
+    project.start("worker", "app/orders.py")
+    ended(project, "o")
+
+
+def test_a_worker_names_the_handler_that_it_lacks_and_those_that_it_has(project: Project) -> None:
+    project.cli("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "o")
+    (project.directory / "moved.py").write_text((project.directory / "flows.py").read_text())
+    process = project.start("worker", "moved.py")
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if "missing_code" in line)
+    assert "run o (and perhaps others) of workflow fulfil is not driven: it needs flows.charge" in said
+    assert "loaded here: moved.charge" in said
+
+
+def test_run_of_a_run_whose_code_was_moved_says_so_instead_of_waiting_for_ever(project: Project) -> None:
+    project.cli("start", "flows.py:fulfil", "--input", CHEAP, "--run-id", "o")
+    (project.directory / "moved.py").write_text((project.directory / "flows.py").read_text())
+    done = project.cli("run", "moved.py:fulfil", "--input", CHEAP, "--run-id", "o")
+    assert done.returncode == 2
+    assert "run o of workflow fulfil needs flows.charge" in done.stderr
+
+
+def test_a_worker_whose_database_is_taken_away_ends_with_a_code_after_which_it_is_started_again(
+    project: Project,
+) -> None:
+    worker = Worker(project, "--lease-seconds", "0.5", "--db", "runs.db")
+    (project.directory / "runs.db").unlink()
+    output, complaint = worker.process.communicate(timeout=60)
+    assert worker.process.returncode == 1
+    assert json.loads(output.splitlines()[-1])["error"]["code"] == "store_gone"
+    assert "Put the database back" in complaint
+
+
+def test_a_worker_that_starts_while_the_server_takes_no_writes_is_started_again(
+    project: Project, postgres: PostgresServer
+) -> None:
+    url = f"{postgres.url()}&default_transaction_read_only=on"
+    done = project.cli("worker", "flows.py", "--json", "--db", url)
+    assert done.returncode == 1, "2 would be wrong usage, after which systemd gives up"
+    assert json.loads(done.stdout)["error"]["code"] == "server_read_only"

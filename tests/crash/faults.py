@@ -1,7 +1,8 @@
 """Faults: what a life of flows.py can be told to suffer, by its environment. Runs in the child process.
 
-HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of dying.py, or at `transaction.end`: everything of a transaction
-                            is written but its COMMIT; with a server: a statement is sent, and nobody hears the answer;
+HOLDFAST_DIE_AT=label:n     ends by SIGKILL at a place of crash_points.py, or at `transaction.end`: everything of a
+                            transaction is written but its COMMIT; with a server: a statement is sent, and nobody
+                            hears the answer;
                             or `transaction.open`, with a server: of several statements only the COMMIT is not sent;
                             or `transaction.packet`, with a server: whatever is sent in the middle of a transaction
 CRASH_STOP_AT=label:n       stands still there (SIGSTOP) until somebody continues it
@@ -30,10 +31,10 @@ import asyncpg
 from asyncpg.transaction import Transaction
 
 from holdfast import opening
-from holdfast.engine import dying
-from holdfast.store import sqlite_connections
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.engine import crash_points
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.sqlite import sqlite_opening
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.servers import EXECUTE
 
 kept: list[object] = []
@@ -43,10 +44,10 @@ kept: list[object] = []
 def arrange() -> None:
     """Everything that the environment asks for."""
     environ = os.environ
-    dying.die_at(environ.get("HOLDFAST_DIE_AT"))
+    crash_points.die_at(environ.get("HOLDFAST_DIE_AT"))
     if place := environ.get("CRASH_STOP_AT"):
-        dying.at = _countdown(place, _stop_between_transactions())
-    if dying.at is not None:
+        crash_points.hit = _countdown(place, _stop_between_transactions())
+    if crash_points.hit is not None:
         _reach_the_end_of_transactions()
         _reach_statements_under_way()
         _reach_open_transactions()
@@ -102,8 +103,8 @@ def _reach_the_end_of_transactions() -> None:
     commit = SqliteStore._commit
 
     def dying_commit(self: SqliteStore, cursor: Any) -> None:
-        assert dying.at is not None
-        dying.at("transaction.end")
+        assert crash_points.hit is not None
+        crash_points.hit("transaction.end")
         commit(self, cursor)
 
     SqliteStore._commit = dying_commit  # type: ignore[method-assign]
@@ -116,15 +117,15 @@ def _reach_statements_under_way() -> None:
     def dying_write(self: Any, data: bytes) -> None:
         write(self, data)
         sent = bytes(data)
-        assert dying.at is not None
+        assert crash_points.hit is not None
         if EXECUTE in sent or b"COMMIT" in sent:
-            dying.at("transaction.end")
+            crash_points.hit("transaction.end")
         if b"BEGIN" in sent:
             self._is_in_transaction = True
         elif b"COMMIT" in sent or b"ROLLBACK" in sent:
             self._is_in_transaction = False
         if getattr(self, "_is_in_transaction", False):
-            dying.at("transaction.packet")
+            crash_points.hit("transaction.packet")
 
     selector_events._SelectorSocketTransport.write = dying_write
 
@@ -134,8 +135,8 @@ def _reach_open_transactions() -> None:
     end = Transaction.__aexit__
 
     async def dying_end(self: Transaction, *how: Any) -> None:
-        assert dying.at is not None
-        dying.at("transaction.open")
+        assert crash_points.hit is not None
+        crash_points.hit("transaction.open")
         await end(self, *how)
 
     Transaction.__aexit__ = dying_end  # type: ignore[method-assign]
@@ -176,7 +177,7 @@ def _roll_back_first_tries() -> None:
 
 
 def _die_in_migrations(number: int) -> None:
-    migrate = sqlite_connections.migrate
+    migrate = sqlite_opening.migrate
     left = number
 
     def trace(cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
@@ -193,7 +194,7 @@ def _die_in_migrations(number: int) -> None:
         finally:
             connection.exec_trace = None
 
-    sqlite_connections.migrate = traced  # type: ignore[assignment]
+    sqlite_opening.migrate = traced  # type: ignore[assignment]
 
 
 class FailingSync(apsw.VFS):

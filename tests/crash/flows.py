@@ -25,8 +25,8 @@ from typing import Any
 import holdfast as hf
 from tests.crash import faults
 
-EFFECTS = ""
-"""The file that stands for the world outside."""
+EFFECTS = os.environ.get("CRASH_EFFECTS", "")
+"""The file that stands for the world outside; a process that was spawned for a body finds it in its environment."""
 
 
 def act(ctx: Any, what: str) -> str:
@@ -380,10 +380,16 @@ def innocent():
     return bystander()
 
 
+def inside(ctx: Any) -> None:
+    """Say which process has a body of a run, wherever that is."""
+    with open(f"{EFFECTS}.inside", "a") as found:
+        found.write(f"{ctx.run_id} {ctx.attempt} {os.getpid()}\n")
+
+
 @hf.node
 async def killer(ctx: hf.Context) -> str:
     if os.environ.get("CRASH_STAY") == "all inside":
-        say("inside killer")
+        inside(ctx)
         await asyncio.Event().wait()
     if not os.path.exists(f"{EFFECTS}.mended"):
         act(ctx, "kill")
@@ -407,6 +413,19 @@ def exiter(ctx: hf.SyncContext) -> None:
 @hf.workflow
 def guilty_by_exit():
     return exiter()
+
+
+@hf.node
+async def patient(ctx: hf.Context) -> str:
+    inside(ctx)
+    while not os.path.exists(f"{EFFECTS}.gate"):  # noqa: ASYNC110 - the gate is another process
+        await asyncio.sleep(0.005)
+    return act(ctx, "patient")
+
+
+@hf.workflow
+def waits_for_gate():
+    return patient()
 
 
 EXITED = 9
@@ -433,6 +452,7 @@ WORKFLOWS = {
         innocent,
         guilty,
         guilty_by_exit,
+        waits_for_gate,
         approval,
         sync_approval,
         deadline,
@@ -506,6 +526,7 @@ class Announcer(logging.Handler):
 def main(arguments: list[str]) -> None:
     global EFFECTS
     database, EFFECTS, *wanted = arguments
+    os.environ["CRASH_EFFECTS"] = EFFECTS
     logging.basicConfig()
     logging.getLogger("holdfast.engine").addHandler(Announcer())
     faults.arrange()

@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_connections import Connection, address, connected
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_connections import Connection, connected
+from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.crash.nursery import Life, Nursery
 from tests.crash.supervisor import Arena
 from tests.engine.kit import check_journal

@@ -237,29 +237,6 @@ def test_a_crash_inside_a_compensation_repeats_it_with_what_it_undoes(arena: Are
     assert "others" not in arena.events("r")[-1][3]
 
 
-def test_a_run_whose_engines_keep_dying_is_put_on_hold_until_a_person_resumes_it(arena: Arena) -> None:
-    for _ in range(3):
-        arena.crash("chain:r", stay="inside one", HOLDFAST_MAX_RECOVERIES="2")
-    arena.finish(HOLDFAST_MAX_RECOVERIES="2")
-    ((hold,),) = arena.query("SELECT hold FROM run_state WHERE run_id = 'r'")
-    assert hold.startswith("crash_loop")
-    assert arena.status("r") == "running"
-    assert arena.attempts_of("r", "one") == [1, 2, 3]
-    arena.finish("resume:r", HOLDFAST_MAX_RECOVERIES="2")
-    check_chain(arena)
-    assert arena.attempts_of("r", "one") == [1, 2, 3, 4]
-
-
-def test_a_run_on_hold_can_be_cancelled(arena: Arena) -> None:
-    for _ in range(2):
-        arena.crash("chain:r", stay="inside one", HOLDFAST_MAX_RECOVERIES="1")
-    arena.finish(HOLDFAST_MAX_RECOVERIES="1")
-    assert arena.status("r") == "running"
-    arena.finish("cancel:r", HOLDFAST_MAX_RECOVERIES="1")
-    assert arena.status("r") == "cancelled"
-    assert arena.attempts_of("r", "one") == [1, 2]
-
-
 def test_progress_between_deaths_is_no_crash_loop(arena: Arena) -> None:
     for stay in ("inside one", "inside two"):
         arena.crash("chain:r", stay=stay, HOLDFAST_MAX_RECOVERIES="2")

@@ -1,7 +1,7 @@
 """PostgreSQL in bad weather, with real processes: wires that are cut, timeouts, locks, no space, no writes, clocks.
 
 The engine is not to blame for any of it, and nobody dies: each effect is made once, in the first attempt.
-What becomes of each single statement is in tests/store/test_postgres_weather.py.
+What becomes of each single statement is in tests/store/postgres/test_lost_connections.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.testing.conformance.store import make_runs
 from tests.crash.nursery import Nursery
 from tests.crash.postgres_arena import PostgresArena
 from tests.crash.test_kill_points import check_chain, check_mixed
-from tests.crash.test_random_kills import MANY
 from tests.pooler import Pooler
 from tests.servers import PostgresServer, Proxy, Side
+from tests.store.conformance.store import make_runs
 
 RUNS = ("mixed:m", "steps:s", "chain:r")
 
@@ -81,8 +80,8 @@ def test_f48_behind_a_pooler_every_statement_of_an_engine_may_meet_another_sessi
         check_all_at_once(arena)
         arena.crash("parallel:p", stay="inside b")
         for place in ("write.after:2", "commit.before:1", "transaction.end:4", "commit.after:1"):
-            arena.crash(die_at=place, **MANY)
-        for racer in [arena.start(**MANY) for _ in range(2)]:
+            arena.crash(die_at=place)
+        for racer in [arena.start() for _ in range(2)]:
             arena.finished(racer)
         assert arena.result("p") == ["p/a", "p/b", "p/c"]
 

@@ -19,10 +19,13 @@ from tests.crash import test_waits as waits
 from tests.crash import test_zombies as zombies
 from tests.crash.nursery import Nursery
 from tests.crash.postgres_arena import PostgresArena
+from tests.crash.test_isolation import (  # noqa: F401 - they run here, too, in the arena below
+    test_a_run_on_hold_goes_on_when_a_person_resumes_it_and_holds_again_unless_it_was_mended,
+    test_engines_that_die_with_the_processes_of_suspects_are_no_evidence_and_leave_none_behind,
+)
 from tests.crash.test_kill_points import (  # noqa: F401 - they run here, too, in the arena below
     test_a_cancel_that_was_asked_for_before_the_death_is_carried_out_after_it,
     test_a_node_that_may_not_be_repeated_fails_after_a_crash,
-    test_a_run_whose_engines_keep_dying_is_put_on_hold_until_a_person_resumes_it,
     test_k01_after_the_run_row_and_before_the_first_unit,
     test_k01_before_the_run_row_the_run_does_not_exist_and_can_be_started_again,
     test_k02_scheduled_and_not_started_keeps_its_attempt_and_runs_once,

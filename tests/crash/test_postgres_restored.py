@@ -103,3 +103,38 @@ async def test_f45_who_waits_for_a_run_that_is_not_there_any_more_is_told(
             await waiting
         await until(lambda: "run r is not in the database any more" in caplog.text)  # it is looked for beside all this
         assert (await (await engine.start(lost, run_id="r")).result(timeout=60)) == "nobody hears of it"
+
+
+async def test_f45_an_engine_does_not_write_to_a_new_run_that_has_the_number_of_its_own(
+    mortal: PostgresServer, tmp_path: Path
+) -> None:
+    began: list[str] = []
+    gates = {name: asyncio.Event() for name in ("old", "new")}
+
+    @hf.workflow(name="restored_number")
+    async def numbered(ctx: hf.Context, name: str) -> str:
+        began.append(name)
+        await gates[name].wait()
+        return name
+
+    url = mortal.url()
+    async with hf.open(url, recover=False, lease_seconds=60) as first:
+        await asyncio.to_thread(keep, mortal, tmp_path / "copy")
+        old = await first.start(numbered, run_id="old", name="old")
+        await until(lambda: began == ["old"])
+        (actor,) = first.actors.values()
+        await asyncio.to_thread(lose_what_came_after, mortal, tmp_path / "copy")
+        async with hf.open(url, recover=False, lease_seconds=60) as second:
+            new = await second.start(numbered, run_id="new", name="new")
+            await until(lambda: began == ["old", "new"])
+            row = second.store.run("new")
+            assert row is not None
+            assert (row.run_no, row.token, row.last_seq) == (actor.run_no, actor.token, actor.expected_seq)
+            gates["old"].set()
+            with pytest.raises(hf.HoldfastError):
+                await old.result(timeout=60)
+            assert second.store.run("new") == row
+            gates["new"].set()
+            assert await new.result(timeout=60) == "new"
+    with beside(url) as store:
+        check_journal(store, store.run("new"))

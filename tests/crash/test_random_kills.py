@@ -1,6 +1,6 @@
 """Kills at random moments, over and over, on one file: whatever the moment, everything ends right and acts once.
 
-HOLDFAST_SOAK=1 makes it long; HOLDFAST_SEED=n repeats one.
+`make soak` has eight times as many; HOLDFAST_SEED=n repeats one.
 """
 
 from __future__ import annotations
@@ -11,32 +11,34 @@ import time
 
 import pytest
 
-from holdfast.engine.dying import PLACES
+from holdfast.engine.crash_points import PLACES
 from tests.crash.supervisor import Arena
 from tests.crash.test_kill_points import check_chain, check_mixed
 
-SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
-PARTS = 2
-"""Two tests, so that two processors can share them."""
-KILLS = (2000 if SOAK else 520) // PARTS
+LONG = pytest.mark.timeout(7200)
 KILLS_ON_ONE_FILE = 20
 """Then a fresh one: proving a long history again and again is slow."""
 EVERYWHERE = (*PLACES, "transaction.end")
-MANY = {"HOLDFAST_MAX_RECOVERIES": "100000"}
-"""Here it is the supervisor who kills, and no run is to blame."""
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_whenever_it_is_killed_nothing_completed_runs_again_and_all_results_are_right(arena: Arena, part: int) -> None:
+@pytest.mark.parametrize(
+    "kills_wanted",
+    [
+        260,
+        pytest.param(1000, marks=[pytest.mark.soak, LONG], id="1000 of one half"),  # so that two processors share them
+        pytest.param(1000, marks=[pytest.mark.soak, LONG], id="1000 of the other"),
+    ],
+)
+def test_whenever_it_is_killed_nothing_completed_runs_again_and_all_results_are_right(
+    arena: Arena, kills_wanted: int
+) -> None:
     seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"HOLDFAST_SEED={seed}")
     chance = random.Random(seed)
     kills = rounds = 0
-    while kills < KILLS:
+    while kills < kills_wanted:
         rounds += 1
-        kills += _one_file(arena.sibling(str(rounds)), chance, min(KILLS_ON_ONE_FILE, KILLS - kills))
-    assert kills >= KILLS
+        kills += _one_file(arena.sibling(str(rounds)), chance, min(KILLS_ON_ONE_FILE, kills_wanted - kills))
 
 
 def _one_file(arena: Arena, chance: random.Random, kills: int) -> int:
@@ -49,15 +51,15 @@ def _one_file(arena: Arena, chance: random.Random, kills: int) -> int:
         look = chance.random() < 0.5  # looking opens the file, and takes over work of the next engine's opening
         if chance.random() < 0.7:
             place = f"{chance.choice((*PLACES, 'transaction.end'))}:{chance.randint(1, 14)}"
-            arena.died(arena.start(*runs, HOLDFAST_DIE_AT=place, **MANY), look=look)
+            arena.died(arena.start(*runs, HOLDFAST_DIE_AT=place), look=look)
         else:
-            life = arena.start(*runs, **MANY)
+            life = arena.start(*runs)
             if chance.random() < 0.8:
                 life.read_until("open")
             time.sleep(chance.uniform(0, 0.05))  # the moment itself is the point: nothing is waited for
             life.kill()
             arena.died(life, look=look)
-    arena.finish(*runs, **MANY)
+    arena.finish(*runs)
     for entry in runs:
         _check_end(arena, *entry.split(":"))
     return arena.kills

@@ -14,13 +14,11 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli.main import main
-from holdfast.engine.dying import PLACES
+from holdfast.engine.crash_points import PLACES
 from tests.crash.nursery import Life
 from tests.crash.supervisor import REFUSED, Arena
 
 CLIENT = {"CRASH_CLIENT": "1"}
-MANY = {"HOLDFAST_MAX_RECOVERIES": "100000"}
-"""Here it is the supervisor who kills, and no run is to blame."""
 EVERYWHERE = (*PLACES, "transaction.end")
 
 
@@ -194,8 +192,8 @@ KINDS: dict[str, tuple[str, Asking]] = {
 def test_a_kill_at_any_write_neither_loses_nor_repeats_what_was_asked(arena: Arena, kind: str, who: str) -> None:
     """The process that asks dies, whether it drives the run or not; the request is made again until it is answered."""
     workflow, asking = KINDS[kind]
-    arena.finish(f"{workflow}:r*{len(EVERYWHERE) * DEATHS_MAX}", **MANY)
-    used = _killed_everywhere(arena, asking, CLIENT if who == "who asks" else MANY)
+    arena.finish(f"{workflow}:r*{len(EVERYWHERE) * DEATHS_MAX}")
+    used = _killed_everywhere(arena, asking, CLIENT if who == "who asks" else {})
     assert used > (8 if who == "who asks" else 12)
     check = {"answer": _was_answered, "signal": _was_signalled, "resume": _was_resumed, "pause": _was_paused}[kind]
     for n in range(used):
@@ -214,7 +212,7 @@ def _killed_everywhere(arena: Arena, asking: Asking, environment: dict[str, str]
             used += 1
             if not died:
                 break
-    arena.finish(**MANY)
+    arena.finish()
     return used
 
 
@@ -247,12 +245,12 @@ def _was_paused(arena: Arena, run_id: str) -> None:
 @pytest.mark.parametrize("place", ["commit.before", "commit.after", "transaction.end", "body.after"])
 def test_a_kill_while_a_node_pends_leaves_it_in_its_basket_once(arena: Arena, place: str) -> None:
     for n in range(1, 6):
-        arena.crash("pended:r", die_at=f"{place}:{n}", **MANY)
-    arena.finish("pended:r", **MANY)
+        arena.crash("pended:r", die_at=f"{place}:{n}")
+    arena.finish("pended:r")
     opened = [data for kind, _, _, data in arena.events("r") if kind == "WaitOpened"]
     assert [wait["kind"] for wait in opened] == ["basket"]
     assert told(arena, "release:r") == (["release:r"], "")
-    arena.finish(**MANY)
+    arena.finish()
     _was_resumed_after_a_crash(arena)
 
 
@@ -269,13 +267,13 @@ def test_every_acknowledged_signal_is_received_once_and_in_order_while_engines_a
     arena.finish("collector:r")
     waiting = [f"signal:r:number:{n}={n}" for n in range(24)]
     while waiting:
-        engine = arena.start(HOLDFAST_DIE_AT=f"{chance.choice(EVERYWHERE)}:{chance.randint(1, 9)}", **MANY)
+        engine = arena.start(HOLDFAST_DIE_AT=f"{chance.choice(EVERYWHERE)}:{chance.randint(1, 9)}")
         place = f"{chance.choice(EVERYWHERE)}:{chance.randint(2, 12)}"
         acknowledged, _ = told(arena, *waiting, HOLDFAST_DIE_AT=place)
         waiting = waiting[len(acknowledged) :]
         arena.died(engine)
     assert told(arena, "signal:r:number:end=-1")[0]
-    arena.finish(**MANY)
+    arena.finish()
     assert arena.result("r") == list(range(24))
     assert [name for name in arena.acted("r") if name.startswith("step")] == [
         name for n in range(24) for name in [f"step {n}"] * arena.acted("r").count(f"step {n}")

@@ -78,11 +78,33 @@ def test_a_lease_of_another_host_is_waited_for(arena: Arena) -> None:
     """Only on this host can a lock tell that an engine is dead."""
     arena.crash("chain:r", stay="inside two")
     expires_at = time.time_ns() // 1000 + 700_000
-    arena.write("UPDATE engines SET host = 'elsewhere', expires_at = ?", expires_at)
+    arena.write("UPDATE engines SET boot = 'elsewhere', expires_at = ?", expires_at)
     arena.finish()
     check_chain(arena)
     ((taken_at,),) = arena.query("SELECT at FROM run_events WHERE type = 'RunTakenOver'")
     assert taken_at >= expires_at
+
+
+def test_engines_that_were_frozen_together_past_their_leases_do_not_bury_each_other(arena: Arena) -> None:
+    """A container that is paused, or a machine that stalls: the first engine that runs again must not take the silence
+    of the others for their death."""
+    lease = {"HOLDFAST_LEASE_SECONDS": "2"}  # a loaded machine gives both a turn within it
+    busy = arena.start("slowly:r", **lease)
+    arena.wait_for(lambda: arena.acted("r") == ["slow"])
+    idle = arena.start(**lease)
+    arena.wait_for(lambda: len(arena.query("SELECT engine FROM engines")) == 2)
+    for life in (busy, idle):
+        arena.stand_still(life)
+    ((last,),) = arena.query("SELECT max(awake_until) FROM engines")
+    arena.wait_for(lambda: time.monotonic_ns() // 1000 > last)
+    for life in (idle, busy):
+        life.send_signal(signal.SIGCONT)
+    arena.wait_for(lambda: arena.query("SELECT min(awake_until) FROM engines")[0][0] > last + 1_000_000)
+    (arena.folder / "effects.gate").touch()
+    for life in (busy, idle):
+        arena.finished(life)
+    assert arena.acted("r") == ["slow", "two", "three"]
+    assert arena.attempts_of("r", "slow") == [1]
 
 
 def test_a_free_lock_is_enough_on_this_host_however_long_the_lease(arena: Arena) -> None:
@@ -118,7 +140,7 @@ def test_f10_recovery_itself_can_be_killed_again_and_again(arena: Arena) -> None
     arena.crash("mixed:m", "chain:r", stay="inside two")
     for n in range(1, 7):
         for place in ("write.before", "write.after", "transaction.end"):
-            arena.crash(die_at=f"{place}:{n}", HOLDFAST_MAX_RECOVERIES="1000")
-        arena.crash(die_at="commit.before:1", HOLDFAST_MAX_RECOVERIES="1000")
-    arena.finish(HOLDFAST_MAX_RECOVERIES="1000")
+            arena.crash(die_at=f"{place}:{n}")
+        arena.crash(die_at="commit.before:1")
+    arena.finish()
     check_chain(arena)

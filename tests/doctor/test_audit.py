@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.engine.doctor.audit import Audit
-from holdfast.engine.doctor.violations import Violation
 from holdfast.engine.versions import Versions
+from holdfast.inspect.doctor.audit import Audit
 from holdfast.model import events as ev
-from holdfast.store.api import EventRow, Evidence
+from holdfast.model.violations import Violation
+from holdfast.store.row_types import EventRow, Evidence
 from tests.doctor.ward import event, examine, harm, journal, opened, relink, repair, told
 
 Rows = list[EventRow]
@@ -551,7 +551,7 @@ ROWS = {
     ),
     "a timer that is due at another time": ("asleep", "UPDATE run_timers SET due_at = 9 WHERE run_no = {asleep}"),
     "a timer that is missing": ("asleep", "DELETE FROM run_timers WHERE run_no = {asleep}"),
-    "a timer too many": ("asleep", "INSERT INTO run_timers VALUES ({asleep}, 'extra', 1, 1, 'cancelled')"),
+    "a timer too many": ("asleep", "INSERT INTO run_timers VALUES ({asleep}, 'extra', 1, 1, 'cancelled', '', 0)"),
 }
 
 

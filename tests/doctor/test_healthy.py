@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine.doctor.check import check
-from holdfast.engine.doctor.violations import Report
+from holdfast.inspect.doctor.check import check
+from holdfast.model.violations import Report
 from tests.doctor.ward import admit, examine, opened, ward_add, ward_asleep, ward_done, ward_parent
 from tests.engine.kit import until_async, url
 
@@ -148,11 +148,11 @@ async def test_a_lease_that_its_living_engine_did_not_renew_is_a_warning_only(db
         run = await engine.start(ward_asleep, run_id="asleep")
         await until_async(lambda: _is(run, "suspended"))
         with opened(db) as store:
-            assert store.renew_engine(engine.lease.engine, 1)
+            assert store.renew_engine(engine.lease.engine, 1, 1)
             report = check(store)
             assert report.violations == []
             assert [(v.code, v.run_id) for v in report.warnings] == [("I19", "asleep")]
-            assert store.renew_engine(engine.lease.engine, 2**60)
+            assert store.renew_engine(engine.lease.engine, 1, 2**60)
             assert check(store).warnings == []
 
 

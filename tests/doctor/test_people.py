@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.engine.clock import SystemClock
-from holdfast.engine.doctor.audit import Audit
-from holdfast.engine.doctor.check import check
 from holdfast.engine.versions import Versions
+from holdfast.inspect.doctor.audit import Audit
+from holdfast.inspect.doctor.check import check
 from holdfast.model import events as ev
-from holdfast.store.api import EventRow
+from holdfast.store.clocks import SystemClock
+from holdfast.store.row_types import EventRow
 from tests.doctor.ward import event, examine, harm, journal, opened, relink, repair, told, ward_add
 from tests.engine.kit import url, waiting
 
@@ -119,6 +119,9 @@ async def _admit(path: Path) -> None:
 class _NextYear(SystemClock):
     def now(self) -> int:
         return super().now() + 3 * YEAR_MICROS
+
+    def elapsed(self) -> None:
+        """The machine was restarted meanwhile."""
 
 
 def test_who_waits_for_people_is_in_order_however_long_it_takes(ward: Path) -> None:

@@ -48,14 +48,18 @@ def call(capsys: pytest.CaptureFixture[str], ward: Path, *arguments: str) -> tup
     return code, *capsys.readouterr()
 
 
-def test_show_of_a_run_without_its_first_event_says_so_and_names_the_doctor(
+def test_show_of_a_run_without_its_first_event_says_so_names_the_doctor_and_shows_the_rest(
     ward: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harm(ward, HARM["without its first event"])
-    told = "event 1 of run asleep is missing from its journal; `holdfast doctor --deep` says what is damaged"
-    assert call(capsys, ward, "show", "asleep") == (1, "", f"holdfast: {told}\n")
+    told = "event 1 of run asleep is missing from its journal"
+    code, out, _ = call(capsys, ward, "show", "asleep")
+    assert code == 0
+    assert f"damaged   {told}; `holdfast doctor asleep " in out
+    assert "suspended" in out
     code, out, _ = call(capsys, ward, "show", "asleep", "--json")
-    assert (code, json.loads(out)) == (1, {"error": {"code": "corrupt", "message": told}})
+    shown = json.loads(out)
+    assert (code, shown["status"], shown["input"]) == (0, "suspended", {"unreadable": told})
     code, out, _ = call(capsys, ward, "doctor", "--deep", "asleep")
     assert code == 1
     assert "run asleep: event 1 is missing from the journal" in out

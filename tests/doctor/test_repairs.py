@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine.doctor.check import check
-from holdfast.engine.doctor.repairs import REBUILDING, Repairs, treat
+from holdfast.engine.repairs import REBUILDING, Repairs, treat
+from holdfast.inspect.doctor.check import check
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import Refused
+from holdfast.store.clocks import clock_of
 from tests.doctor.ward import examine, harm, journal, opened, repair, told, ward_asleep
 from tests.engine.kit import check_file, until_async, url
 
@@ -102,7 +104,7 @@ def test_a_rebuild_of_a_tampered_journal_only_puts_the_run_on_hold(ward: Path) -
     with opened(ward) as store:
         row = store.run("asleep")
         assert row is not None
-        assert "is on hold" in Repairs(store, now()).rebuild(row)
+        assert "is on hold" in Repairs(store, Inspector(store, clock_of(store)), now()).rebuild(row)
         assert [node.attempt for node in store.nodes(row.run_no)] == [9]
 
 
@@ -140,9 +142,13 @@ async def test_a_run_that_a_live_engine_owns_is_refused_with_who_owns_it(tmp_pat
             row = store.run("asleep")
             assert row is not None
             with pytest.raises(Refused, match=f"owned by engine {engine.lease.engine}.*alive"):
-                Repairs(store, now()).rebuild(row)
+                Repairs(store, Inspector(store, clock_of(store)), now()).rebuild(row)
             harm(db, "UPDATE run_node_state SET attempt = 9 WHERE run_no = {asleep}")
-            report = treat(Repairs(store, now()), check(store, deep=True), lambda: check(store, deep=True))
+            report = treat(
+                Repairs(store, Inspector(store, clock_of(store)), now()),
+                check(store, deep=True),
+                lambda: check(store, deep=True),
+            )
             assert told(report.violations) == [("I5", "asleep")]
             assert engine.lease.engine in report.repaired[0]
 

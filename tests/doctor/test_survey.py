@@ -149,7 +149,10 @@ HARM = {
         True,
     ),
     "timers of no run": (
-        ["INSERT INTO run_timers SELECT 999999, timer, due_at, branch, status FROM run_timers WHERE run_no = {asleep}"],
+        [
+            "INSERT INTO run_timers SELECT 999999, timer, due_at, branch, status, boot, elapsed FROM run_timers "
+            "WHERE run_no = {asleep}"
+        ],
         {("I44", None)},
         True,
     ),
@@ -229,7 +232,7 @@ def test_a_run_that_nobody_drives_is_left_alone_only_after_five_minutes(ward: Pa
 
 
 def test_a_timer_that_nobody_woke_up_for_is_told(ward: Path) -> None:
-    harm(ward, "UPDATE run_timers SET due_at = 1000000 WHERE run_no = {asleep}")
+    harm(ward, "UPDATE run_timers SET due_at = 1000000, boot = '' WHERE run_no = {asleep}")
     assert ("I51", "asleep") in told(examine(ward).violations)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine import offers
-from holdfast.engine.why import Why, why
+from holdfast.inspect.why import Why, why
 from holdfast.opening import open_engine
-from holdfast.store.api import EngineRow
+from holdfast.store.row_types import EngineRow
 from tests.doctor.ward import harm, opened, ward_asleep, ward_parent
 from tests.engine.kit import until_async, url
 
@@ -174,14 +174,14 @@ async def _is_free(db: Path, run_id: str) -> bool:
         return row is not None and row.engine is None
 
 
-async def test_a_suspect_says_that_it_waits_for_its_turn_to_run_alone(ward: Path) -> None:
+async def test_a_suspect_says_that_it_will_run_in_a_process_of_its_own(ward: Path) -> None:
     harm(ward, "UPDATE run_state SET status = 'running', recoveries = 2 WHERE run_no = {asleep}")
     async with open_engine(url(ward), recover=False) as engine:
         offer = offers.of_this_process(None, None, 10)  # as one that takes over what it finds
         engine.store.register_engine(engine.lease.row(offer.encode()))
         found = await engine.get("asleep").why()
-    assert "3 engines in a row died while it made no progress, so engine eng_" in found
-    assert "runs it alone, when nothing else runs" in found
+    assert "3 engines in a row died while it made no progress; engine eng_" in found
+    assert "will take it and run its bodies in a process of their own" in found
 
 
 def test_a_pending_ticket_is_told(ward: Path) -> None:

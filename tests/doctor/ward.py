@@ -15,12 +15,14 @@ from typing import Any
 import apsw
 
 import holdfast as hf
-from holdfast.engine.doctor.check import check
-from holdfast.engine.doctor.repairs import Repairs, treat
-from holdfast.engine.doctor.violations import Report, Violation
+from holdfast.engine.repairs import Repairs, treat
+from holdfast.inspect.doctor.check import check
+from holdfast.inspect.inspector import Inspector
 from holdfast.model import events as ev
-from holdfast.store.api import EventRow
-from holdfast.store.sqlite import SqliteStore
+from holdfast.model.violations import Report, Violation
+from holdfast.store.clocks import clock_of
+from holdfast.store.row_types import EventRow
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.engine.kit import until_async, url
 
 
@@ -154,7 +156,7 @@ def examine(path: Path, *, deep: bool = False, run_ids: list[str] | None = None,
 def repair(path: Path, *, deep: bool = False, **options: Any) -> Report:
     """What `holdfast doctor --repair` does, without an engine for recoveries."""
     with opened(path) as store:
-        repairs = Repairs(store, time.time_ns() // 1000)
+        repairs = Repairs(store, Inspector(store, clock_of(store)), time.time_ns() // 1000)
         return treat(repairs, check(store, None, deep), lambda: check(store, None, deep), **options)
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.store.api import EngineRow, Store
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.contract import Store
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.row_types import EngineRow
 from tests.engine import worker_process
 from tests.engine.kit import check_journal
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.alarms import LOOK_SECONDS, Alarm
+from holdfast.engine.alarms import LOOK_SECONDS, WALL_LOOK_SECONDS, Alarm
+from holdfast.model.elapsed import Elapsed
 
 SECOND = 1_000_000
 
@@ -33,13 +34,18 @@ class Desk:
     def now(self) -> int:
         return int(self.time * SECOND) + self.set_by
 
+    def elapsed(self) -> Elapsed:
+        return Elapsed("here", int(self.time * SECOND))
+
     def call_later(self, delay: float, callback: Callable[[], None]) -> Handle:
         self.handles.append(Handle(self.time + delay, callback))
         return self.handles[-1]
 
-    def alarm(self, after_seconds: float) -> Alarm:
+    def alarm(self, after_seconds: float, boot: str = "") -> Alarm:
         loop: Any = self
-        return Alarm(loop, self, self.now() + int(after_seconds * SECOND), lambda: self.rang.append(self.time))
+        after = int(after_seconds * SECOND)
+        lasting = Elapsed(boot, self.elapsed().micros + after) if boot else None
+        return Alarm(loop, self, self.now() + after, lambda: self.rang.append(self.time), lasting)
 
     def pass_seconds(self, seconds: float) -> None:
         until = self.time + seconds
@@ -104,5 +110,27 @@ async def test_an_alarm_on_a_real_loop_rings() -> None:
         def now(self) -> int:
             return 0
 
+        def elapsed(self) -> None: ...
+
     Alarm(asyncio.get_running_loop(), Still(), 0, rang.set)
     await rang.wait()
+
+
+@pytest.mark.parametrize("jump", [7_200, -7_200])
+def test_a_duration_of_this_boot_rings_when_it_is_over_and_all_else_when_the_clock_shows_its_instant(jump: int) -> None:
+    for boot, expected in (("here", 10_000.0), ("before", 10_000.0 - jump), ("", 10_000.0 - jump)):
+        desk = Desk()
+        desk.alarm(10_000, boot)
+        desk.pass_seconds(1)
+        desk.set_by += jump * SECOND
+        desk.pass_seconds(30_000)
+        assert desk.rang == [expected], boot
+
+
+def test_an_instant_that_the_clock_was_set_past_is_met_within_seconds() -> None:
+    desk = Desk()
+    desk.alarm(10_000)
+    desk.pass_seconds(1)
+    desk.set_by += 20_000 * SECOND
+    desk.pass_seconds(WALL_LOOK_SECONDS)
+    assert len(desk.rang) == 1

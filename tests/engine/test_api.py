@@ -111,11 +111,11 @@ async def test_result_gives_up_after_its_timeout_and_the_run_goes_on(db: Path) -
 
 async def test_a_timeout_of_result_says_which_run_how_long_and_where_it_stands(db: Path) -> None:
     @hf.workflow
-    async def patient(ctx: hf.Context) -> None:
+    async def unpaid(ctx: hf.Context) -> None:
         await ctx.receive("paid")
 
     async with hf.open(url(db)) as engine:
-        run = await engine.start(patient, run_id="order-42")
+        run = await engine.start(unpaid, run_id="order-42")
         await until(lambda: engine.store.open_waits([1]))
         with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s: .* the signal 'paid'"):
             await run.result(timeout=0.01)
@@ -134,7 +134,7 @@ async def test_a_timeout_of_result_does_not_wait_for_a_server_that_is_away(
         return await asyncio.Event().wait()
 
     monkeypatch.setattr(hf.Run, "why", never)
-    monkeypatch.setattr("holdfast.engine.run.STANDS_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.engine.run_handle.STANDS_SECONDS", 0.01)
     async with hf.open(url(db)) as engine:
         run = await engine.start(slow, run_id="order-42")
         with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s$"):
@@ -259,16 +259,18 @@ async def test_list_is_newest_first_and_filters_by_status_and_workflow(db: Path)
         assert all("input" not in r and "nodes" not in r for r in await engine.list())
 
 
-async def test_get_takes_a_unique_prefix_and_names_the_choices_otherwise(db: Path) -> None:
+async def test_every_call_by_id_takes_the_whole_id(db: Path) -> None:
     async with hf.open(url(db)) as engine:
-        for name in ("order-1", "order-12", "other"):
-            await (await engine.start(add, a=1, run_id=name)).result()
-        assert engine.get("oth").run_id == "other"
-        assert engine.get("order-1").run_id == "order-1"
-        with pytest.raises(hf.UnknownRun, match=r"order-1, order-12"):
-            engine.get("order")
-        with pytest.raises(hf.UnknownRun, match="nothing"):
-            engine.get("nothing")
+        await (await engine.start(add, a=1, run_id="order-42")).result()
+        assert engine.get("order-42").run_id == "order-42"
+        for wrong in ("order-4", "order", "order-421", ""):
+            with pytest.raises(hf.UnknownRun) as unknown:
+                engine.get(wrong)
+            assert "order-42 " not in str(unknown.value)  # no other run's id is told to whoever typed this one
+            with pytest.raises(hf.UnknownRun):
+                await engine.resume(wrong)
+            with pytest.raises(hf.UnknownRun):
+                await engine.recover(wrong)
 
 
 @pytest.mark.smoke
@@ -678,7 +680,7 @@ def test_run_leaves_the_other_unfinished_runs_of_the_store_alone_and_says_how_ma
     assert hf.run(add, a=1, db=url(path)) == 3
     assert caplog.messages == []
     asyncio.run(leave_one())
-    told = "there is 1 other unfinished run that nobody drives: `holdfast resume --all`"
+    told = "there is 1 other unfinished run that no engine drives; `hf.open()` takes over what is unfinished"
     assert hf.run(add, a=1, db=url(path)) == 3
     assert caplog.messages == [told]
     with pytest.raises(hf.RunSuspended):

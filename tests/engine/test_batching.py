@@ -71,6 +71,19 @@ async def test_what_is_asked_while_a_call_is_under_way_is_one_call() -> None:
     assert await heard(*asking) == [2, 4, 6, 8]
 
 
+async def test_a_batch_that_gathers_first_takes_at_most_its_limit_in_one_call() -> None:
+    calls: list[list[int]] = []
+
+    async def double(numbers: list[int]) -> list[int | Exception]:
+        calls.append(numbers)
+        return [ValueError(f"{number} is odd") if number % 2 else 2 * number for number in numbers]
+
+    batch: Batch[int, int] = Batch(double, asyncio.create_task, at_once=False, limit=lambda: 3)
+    asking = [asyncio.create_task(batch.put(number)) for number in range(5)]
+    assert await heard(*asking) == [0, "1 is odd", 4, "3 is odd", 8]
+    assert calls == [[0, 1, 2], [3, 4]]
+
+
 async def test_whoever_asks_when_nothing_is_under_way_is_served_at_once() -> None:
     desk = Desk()
     for number in (1, 2):

@@ -116,44 +116,9 @@ async def test_async_sync_and_inline_bodies_run_where_they_should(db: Path) -> N
     check_file(db)
 
 
-async def test_an_async_body_without_an_await_runs_through_without_a_task(db: Path) -> None:
-    tasks: dict[str, set[Any]] = {}
-    told: ContextVar[str] = ContextVar("told", default="")
-
-    @hf.node
-    async def straight(x: int) -> int:
-        tasks["straight"] = asyncio.all_tasks()
-        assert told.get() == ""
-        told.set("by another body")
-        return x + 1
-
-    @hf.node
-    async def waits(x: int) -> int:
-        tasks["waits"] = asyncio.all_tasks()
-        await asyncio.sleep(0)
-        return x + 1
-
-    @hf.node
-    async def asks_for_its_task(x: int) -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.get_name() == "asks_for_its_task"
-        return x + 1
-
-    @hf.workflow
-    def chain(x: int):
-        return asks_for_its_task(waits(straight(straight(x))))
-
-    async with hf.open(url(db)) as engine:
-        assert await (await engine.start(chain, x=1)).result() == 5
-    assert {task.get_name() for task in tasks["waits"]} - {task.get_name() for task in tasks["straight"]} == {"waits"}
-    assert told.get() == ""
-    check_file(db)
-
-
-async def test_a_body_that_runs_through_gives_its_place_back_however_it_ends(db: Path) -> None:
-    @hf.node(concurrency=1)
-    async def straight(how: str) -> Any:
+async def test_an_inline_body_gives_its_place_back_however_it_ends(db: Path) -> None:
+    @hf.node(concurrency=1, inline=True)
+    def straight(how: str) -> Any:
         if how == "raises":
             raise KeyError(how)
         if how == "cancels itself":
@@ -809,6 +774,32 @@ async def test_an_error_names_its_bases_and_the_users_frames_and_never_locals(db
     assert all("holdfast/" not in frame for frame in error.frames)
     assert "hunter2" not in events
     assert "4111" not in events.replace('secret = "4111-1111"', "")
+
+
+async def test_one_call_of_ctx_log_is_one_line(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+    @hf.node
+    async def repeats_what_it_is_told(ctx: hf.Context, said: str) -> None:
+        ctx.log.warning("said %s", said)
+        ctx.log.warning("100%\rdone")
+        ctx.log.warning("%(who)s said it", {"who": "a\nb"})
+        ctx.log.warning("plain %d", 7)
+
+    @hf.workflow
+    def forged(said: str):
+        return repeats_what_it_is_told(said)
+
+    with caplog.at_level(logging.WARNING, logger="holdfast.node"):
+        async with hf.open(url(db)) as engine:
+            await (await engine.start(forged, said="hi\nERROR holdfast: \x1b[2Jforged\u2028")).result()
+    records = [r for r in caplog.records if r.name == "holdfast.node"]
+    assert [r.getMessage() for r in records] == [
+        r"said hi\nERROR holdfast: \x1b[2Jforged\u2028",
+        r"100%\rdone",
+        r"a\nb said it",
+        "plain 7",
+    ]
+    assert {r.funcName for r in records} == {"repeats_what_it_is_told"}
+    assert (records[-1].msg, records[-1].args) == ("plain %d", (7,))  # what is harmless keeps its form
 
 
 async def test_logs_are_bound_to_run_node_and_attempt_and_stay_out_of_the_journal(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.engine.kit import check_file, types, until, until_async, url
 
 
@@ -293,7 +293,7 @@ async def test_attaching_to_a_run_that_is_still_at_work_waits_for_it(db: Path) -
 async def test_whoever_waits_for_a_run_that_ended_unnoticed_is_told_however_many_they_are(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_pages = partialmethod(SqliteReads.waits_for_ended, limit=1)
+    in_pages = partialmethod(SqliteStore.waits_for_ended, limit=1)
     release, began = asyncio.Event(), asyncio.Event()
 
     @hf.workflow
@@ -316,7 +316,7 @@ async def test_whoever_waits_for_a_run_that_ended_unnoticed_is_told_however_many
     async with hf.open(url(db), recover=False) as engine:
         await engine.resume("shared")
         await engine.get("shared").result()
-    monkeypatch.setattr(SqliteReads, "waits_for_ended", in_pages)
+    monkeypatch.setattr(SqliteStore, "waits_for_ended", in_pages)
     async with hf.open(url(db)) as engine:
         assert [await engine.get(f"p{i}").result(timeout=20) for i in range(4)] == ["shared"] * 4
     check_file(db)

@@ -13,7 +13,8 @@ import pytest
 from holdfast.engine.committer import SERVED_GROUP_MAX, Committer
 from holdfast.engine.writers import TwoWriterThreads
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.api import Commit, Landed, Store
+from holdfast.store.contract import Store
+from holdfast.store.row_types import Commit, CommitResult
 
 RUNS = 2 * SERVED_GROUP_MAX + 1
 
@@ -26,12 +27,12 @@ class Tape:
         self.groups: list[list[int]] = []
         self.full_times = 0
 
-    def commit(self, group: Sequence[Commit]) -> list[Landed]:
+    def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         if self.full_times:
             self.full_times -= 1
             raise StoreFull("full")
         self.groups.append([commit.run_no for commit in group])
-        return [Landed(None)] * len(group)
+        return [CommitResult(None)] * len(group)
 
 
 class Hand:
@@ -63,7 +64,7 @@ class Told:
         self._hand = hand
         self.sent_before: int | None = None
 
-    def landed(self, outcome: Landed) -> None:
+    def landed(self, outcome: CommitResult) -> None:
         assert outcome.refusal is None
         self.sent_before = len(self._hand.jobs)
 
@@ -165,7 +166,7 @@ async def test_one_who_cannot_take_its_outcome_keeps_it_from_nobody_else() -> No
 
 async def test_of_a_store_that_closes_under_two_groups_the_first_error_is_told() -> None:
     class Closed(Tape):
-        def commit(self, group: Sequence[Commit]) -> list[Landed]:
+        def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
             self.groups.append([])
             raise OutcomeUnknown("open") if len(self.groups) == 1 else StoreError("closed")
 

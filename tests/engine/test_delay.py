@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.cli import drawing
 from holdfast.cli.picture import Picture
-from holdfast.engine.why import why
+from holdfast.inspect.why import why
 from holdfast.model import definition as definitions
 from holdfast.model import validation
 from holdfast.testing import explore, harness

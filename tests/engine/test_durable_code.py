@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 import time
 import uuid
@@ -177,9 +178,10 @@ async def test_another_call_at_a_remembered_position_is_a_mismatch_that_shows_bo
         await began.wait()
     second.set()
     async with hf.open(url(db)) as engine:
-        with pytest.raises(hf.RunFailed, match=r"ship.*pay") as caught:
-            await engine.get("r").result()
-        assert caught.value.error.code == "step_mismatch"
+        run = engine.get("r")
+        hold = await until(lambda: getattr(engine.store.run("r"), "hold", None), "the run is put on hold")
+        assert re.match(r"code_changed: changed: .*ship.*pay", hold)
+        assert await run.status() == "suspended"
     check_file(db)
 
 
@@ -962,3 +964,20 @@ async def test_a_result_that_is_not_what_was_annotated_names_its_function(db: Pa
             await (await engine.start(lying, run_id="liar")).result(timeout=30)
         with pytest.raises(hf.UsageError, match=r"'cancled' is no status of a run; there are .*cancelled"):
             await engine.list(status="cancled")
+
+
+async def test_equal_run_ids_in_two_databases_have_different_idempotency_keys(tmp_path: Path) -> None:
+    keys: list[str] = []
+
+    async def charge(ctx: hf.Context) -> None:
+        keys.append(ctx.idempotency_key)
+
+    @hf.workflow
+    async def pay(ctx: hf.Context) -> None:
+        keys.append(ctx.idempotency_key)
+        await ctx.step(charge)
+
+    for name in ("staging", "production"):
+        async with hf.open(url(tmp_path / f"{name}.db")) as engine:
+            await (await engine.start(pay, run_id="order-42")).result()
+    assert len(set(keys)) == 4

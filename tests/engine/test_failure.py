@@ -277,6 +277,45 @@ async def test_an_attempt_of_unknown_outcome_is_undone_first_if_its_compensation
     check_file(db)
 
 
+async def test_a_compensation_gets_the_inputs_that_its_parameters_are_named_like(db: Path, log: list[str]) -> None:
+    @hf.node
+    async def free(seat: str | None, flight: dict[str, Any], *, passenger: str, why: str = "no reason") -> None:
+        log.append(f"free {seat} of {flight['no']} for {passenger}: {why}")
+
+    @hf.node(compensate=free)
+    async def take(passenger: str, flight: dict[str, Any], row: int = 7) -> str:
+        if passenger == "eve":
+            await asyncio.Event().wait()
+        return f"seat {row}{passenger[0]}"
+
+    @hf.node
+    async def plan(n: int) -> dict[str, Any]:
+        return {"no": f"HF{n}", "passengers": ["ada", "bob"]}
+
+    @hf.node
+    async def bill(seats: Any) -> None:
+        raise ValueError("no money")
+
+    @hf.workflow(on_failure="compensate")
+    def flights(n: int) -> None:
+        flight = plan(n)
+        seats = hf.map(take, flight["passengers"], flight=flight, limit=1)
+        take.named("unsure")("eve", flight, 1)
+        bill(seats)
+
+    async with hf.open(url(db), grace_seconds=0.01) as engine:
+        with pytest.raises(hf.RunFailed, match="no money"):
+            await (await engine.start(flights, n=1, run_id="r")).result()
+        before, log[:] = list(log), []
+        await engine.get("r").fork("start", edits={"input": {"n": 2}})
+        with pytest.raises(hf.RunFailed):
+            await engine.get("r").result()
+    told = ["free None of HF1 for eve", "free seat 7b of HF1 for bob", "free seat 7a of HF1 for ada"]
+    assert before == [f"{text}: no reason" for text in told]
+    assert log == [text.replace("HF1", "HF2") for text in before], "each branch undoes what it did itself"
+    check_file(db)
+
+
 async def test_compensation_goes_on_after_the_engine_was_left_in_the_middle(db: Path, log: list[str]) -> None:
     began, release = asyncio.Event(), asyncio.Event()
 

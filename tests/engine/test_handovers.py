@@ -20,8 +20,9 @@ import holdfast as hf
 from holdfast.engine import handovers
 from holdfast.engine.engine import Engine
 from holdfast.engine.handovers import Handovers
-from holdfast.store.api import Commit
-from tests.engine.kit import beside_a_server, check_file, url
+from holdfast.store.row_types import Commit
+from tests.engine.kit import PATIENCE_SECONDS, beside_a_server, check_file, url
+from tests.processes import child_process
 
 
 @pytest.fixture(autouse=True)
@@ -382,18 +383,14 @@ def test_ctrl_c_while_the_loop_writes_again_and_again_loses_nothing(tmp_path: Pa
     path = tmp_path / "runs.db"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HOLDFAST_GRACE_SECONDS": "0.1"}
     for _ in range(3):
-        program = subprocess.Popen(
-            [sys.executable, "-c", STEPS, url(path)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        try:
+        command = [sys.executable, "-c", STEPS, url(path)]
+        pipe = subprocess.PIPE
+        with child_process(command, stdout=pipe, stderr=pipe, env=environment) as program:
             assert program.stdout is not None
             assert program.stdout.readline() == "steps\n"
             program.send_signal(signal.SIGINT)
             time.sleep(0.01)
             program.send_signal(signal.SIGINT)
-            _, said = program.communicate(timeout=30)
-        finally:
-            program.kill()
+            _, said = program.communicate(timeout=PATIENCE_SECONDS)
         assert "KeyboardInterrupt" in said
         check_file(path)

@@ -81,17 +81,17 @@ async def test_f51_without_hints_an_engine_finds_by_looking(shop: Shop) -> None:
 async def test_a_crowd_of_hints_leaves_time_for_everything_else(shop: Shop) -> None:
     async with hf.open(shop.url) as engine:
         looks = 0
-        look = engine.patrol.look
+        look = engine.poll_loop.poll_once
 
         async def counted() -> None:
             nonlocal looks
             looks += 1
             await look()
 
-        engine.patrol.look = counted  # type: ignore[method-assign]
+        engine.poll_loop.poll_once = counted  # type: ignore[method-assign]
         turns = 0
         while looks < 5:
-            engine.patrol.hint()
+            engine.poll_loop.hint()
             turns += 1
             await asyncio.sleep(0)
         assert turns > 50, "every hint was followed by a look"

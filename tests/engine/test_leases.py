@@ -90,7 +90,7 @@ async def test_an_engine_that_was_declared_dead_stops_bodies_that_say_nothing(db
     async with hf.open(url(db), lease_seconds=0.3, grace_seconds=0.05) as engine:
         run = await engine.start(quiet, run_id="r")
         await began.wait()
-        # what bury_dead of another engine does
+        # what release_dead_engines of another engine does
         behind_its_back(db, "UPDATE run_state SET engine = NULL, token = token + 1 WHERE run_id = 'r'")
         behind_its_back(db, "DELETE FROM engines")
         await asyncio.wait_for(stopped.wait(), 30)
@@ -122,7 +122,7 @@ async def test_another_engine_takes_over_what_a_silent_one_held(db: Path) -> Non
         run = await zombie.start(held, run_id="r")
         await began.wait()
         zombie.lease.stop_renewing()
-        behind_its_back(db, "UPDATE engines SET expires_at = 0")
+        behind_its_back(db, "UPDATE engines SET awake_until = 0")
         async with hf.open(url(db)) as heir:
             assert await heir.get("r").result(timeout=30) == "heir"
             go.set()
@@ -173,7 +173,7 @@ async def test_what_a_refused_commit_computed_is_not_served_from_memory(db: Path
 
     async with hf.open(url(db), recover=False) as engine:
         run = await engine.start(dice, run_id="r")
-        engine.recovery.roots = set()  # what it loses it must not find again by itself, before the other one does
+        engine.claims.only_root_runs = set()  # what it loses it must not find again before the other one does
         await until(lambda: len(began) == 60)
         behind_its_back(db, "UPDATE run_state SET token = token + 1, engine = NULL WHERE run_id = 'r'")
         go.set()
@@ -231,4 +231,77 @@ async def test_an_orderly_stop_does_not_count_as_a_recovery(db: Path) -> None:
             await began.wait()
             began.clear()
             assert (await engine.get("r").show())["recoveries"] == 0
+    check_file(db)
+
+
+# --- a lease that has run out ----------------------------------------------------------------------------------------
+
+
+class Gated:
+    """A node, and a step in durable code, that are to begin when the gate is open."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.reached: list[str] = []
+        self.gate = asyncio.Event()
+
+        async def act() -> None:
+            self.did.append("a step")
+
+        @hf.workflow(name="lease_code")
+        async def code(ctx: hf.Context) -> None:
+            self.reached.append("code")
+            await self.gate.wait()
+            await ctx.step(act)
+
+        @hf.node(name="lease_first")
+        async def first() -> int:
+            self.reached.append("graph")
+            await self.gate.wait()
+            return 1
+
+        @hf.node(name="lease_second")
+        async def second(n: int) -> int:
+            self.did.append("a body")
+            return n
+
+        @hf.workflow(name="lease_graph")
+        def graph():
+            return second(first())
+
+        self.workflows = (code, graph)
+
+
+async def test_an_engine_whose_lease_has_run_out_begins_no_body_and_no_step_until_it_is_renewed(db: Path) -> None:
+    gated = Gated()
+    async with hf.open(url(db), lease_seconds=3600) as engine:
+        runs = [await engine.start(workflow) for workflow in gated.workflows]
+        await until(lambda: len(gated.reached) == 2)
+        engine.lease._runs_out_at = 0
+        gated.gate.set()
+        await until(lambda: len(engine.lease._deferred) == 2, "both wait")
+        assert gated.did == []
+        await engine.committer.call(engine.lease.renew_once)
+        for run in runs:
+            await run.result(timeout=30)
+        assert sorted(gated.did) == ["a body", "a step"]
+    check_file(db)
+
+
+async def test_what_was_put_off_is_not_begun_when_its_runs_have_another_owner_by_then(db: Path) -> None:
+    gated = Gated()
+    async with hf.open(url(db), lease_seconds=3600, recover=False) as engine:
+        for workflow in gated.workflows:
+            await engine.start(workflow)
+        await until(lambda: len(gated.reached) == 2)
+        engine.lease._runs_out_at = 0
+        gated.gate.set()
+        await until(lambda: len(engine.lease._deferred) == 2, "both wait")
+        behind_its_back(db, "UPDATE run_state SET token = token + 1, engine = 'somebody else'")
+        behind_its_back(db, "UPDATE engines SET engine = 'somebody else', boot = 'elsewhere', expires_at = ?", 2**62)
+        await engine.committer.call(engine.lease.renew_once)
+        await until(lambda: not engine.lease._deferred, "it is another engine")
+        assert engine.actors == {}
+        assert gated.did == []
+    behind_its_back(db, "UPDATE run_state SET engine = NULL")
     check_file(db)

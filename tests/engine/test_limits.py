@@ -222,6 +222,42 @@ async def test_a_body_cancelled_while_it_waits_for_a_place_does_not_block_the_li
     check_file(db)
 
 
+async def test_a_run_s_priority_comes_before_any_priority_of_a_node(db: Path) -> None:
+    release = threading.Event()
+    entered: list[str] = []
+
+    def hold(name: str) -> None:
+        entered.append(name)
+        release.wait()
+
+    @hf.node(priority=1_000_000)
+    def loud(name: str) -> None:
+        hold(name)
+
+    @hf.node(priority=-1_000_000)
+    def quiet(name: str) -> None:
+        hold(name)
+
+    @hf.workflow
+    def with_loud_node(name: str) -> None:
+        loud(name)
+
+    @hf.workflow(priority=1)
+    def with_quiet_node(name: str) -> None:
+        quiet(name)
+
+    async with hf.open(url(db), threads=1) as engine:
+        runs = [await engine.start(with_loud_node, name="first")]
+        await until(lambda: entered == ["first"])
+        runs += [await engine.start(with_loud_node, name="loud"), await engine.start(with_quiet_node, name="quiet")]
+        await until(lambda: sum(map(len, engine.slots._waiting.values())) == 2)
+        release.set()
+        for run in runs:
+            await run.result(timeout=30)
+    assert entered == ["first", "quiet", "loud"]
+    check_file(db)
+
+
 async def test_a_body_that_waits_for_one_place_does_not_hold_another(db: Path) -> None:
     """`slow` is limited to one and needs a thread: its second body must not sit on the thread that `quick` needs."""
     release = threading.Event()
@@ -299,36 +335,6 @@ async def test_a_map_starts_at_most_its_limit_of_items(db: Path) -> None:
         gate.let_out(99)
         assert await run.result() == list(range(20))
     assert gate.most == 3
-    check_file(db)
-
-
-async def test_more_than_sixteen_given_up_threads_and_the_engine_takes_no_more_sync_bodies(db: Path) -> None:
-    release = threading.Event()
-
-    @hf.node(timeout=0.02)
-    def deaf(n: int) -> int:
-        release.wait()
-        return n
-
-    @hf.node
-    def sync() -> int:
-        return 1
-
-    @hf.workflow
-    def loses_threads():
-        return hf.map(deaf, list(range(17)), errors="collect")
-
-    @hf.workflow
-    def wants_a_thread():
-        return sync()
-
-    async with hf.open(url(db), threads=20, grace_seconds=0.01) as engine:
-        run = await engine.start(loses_threads)
-        assert len(await run.result(timeout=30)) == 17
-        other = await engine.start(wants_a_thread)
-        with pytest.raises(hf.RunFailed, match="takes no more sync bodies"):
-            await other.result(timeout=30)
-        release.set()
     check_file(db)
 
 

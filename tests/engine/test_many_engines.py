@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.engine.clock import SystemClock
-from holdfast.engine.offers import Offer
 from holdfast.model import handlers
-from holdfast.store.api import EngineRow
+from holdfast.model.capabilities import EngineCapabilities
+from holdfast.store.clocks import SystemClock
+from holdfast.store.row_types import EngineRow
 from holdfast.store.urls import store_at
 from tests.engine.kit import hold_time, owner, types, until, until_async, waiting
 from tests.servers import PostgresServer
@@ -154,7 +154,7 @@ async def test_a_client_is_told_that_it_cannot_release_a_hold(address: str) -> N
         await client.start(many_first, n=1, run_id="held")
         row = client.store.run("held")
         assert row is not None
-        assert client.store.set_hold(row.run_no, row.token, "crash_loop: it kills engines")
+        assert client.store.set_hold(row.run_no, row.token, row.engine, "crash_loop: it kills engines")
         with pytest.raises(hf.Refused, match=r"on hold .crash_loop.* `holdfast resume held`"):
             await client.resume("held")
         assert client.store.run("held").hold is not None
@@ -202,7 +202,7 @@ async def test_a_run_whose_code_nobody_has_says_which_is_missing(address: str) -
     async with hf.open(address, drive=False) as client:
         run = await client.start(many_limited_node, n=1, run_id="unknown")
         assert "No engine is running" in await run.why()
-        offer = Offer(handlers=frozenset({"somewhere.else"}), lease_seconds=60)
+        offer = EngineCapabilities(handlers=frozenset({"somewhere.else"}), lease_seconds=60)
         now = client.store.now()
         client.store.register_engine(EngineRow("eng_other", "elsewhere", 1, "", now, now + 60_000_000, offer.encode()))
         node = many_limited_node.definition.nodes[0].uses
@@ -342,7 +342,7 @@ async def test_a_full_engine_rests_although_more_timers_are_due(address: str) ->
     async with hf.open(address, concurrency=1) as engine:
         await until(lambda: len(GATES) == 1)
         assert engine.room() == 0
-        assert not engine.recovery.more_is_due
+        assert not engine.claims.has_more_due_timers
         for n in range(3):
             GATES.setdefault(f"gate {n}", asyncio.Event()).set()
         assert [await engine.get(run_id).result(timeout=30) for run_id in asleep] == ["gate 0", "gate 1", "gate 2"]
@@ -420,7 +420,9 @@ async def test_the_places_of_a_dead_engine_are_free_with_its_lease(address: str)
     store.open()
     try:
         now = store.now()
-        store.register_engine(EngineRow("eng_dead", "elsewhere", 1, "", now, now + AN_HOUR, Offer().encode()))
+        store.register_engine(
+            EngineRow("eng_dead", "elsewhere", 1, "", now, now + AN_HOUR, EngineCapabilities().encode())
+        )
         assert store.take_slots("eng_dead", "workflow:many_one_at_a_time", 1, 1) == 1
         async with hf.open(address) as engine:
             run = await engine.start(many_one_at_a_time, n=1, run_id="next")
@@ -504,7 +506,7 @@ async def test_a_run_that_refuses_other_code_is_left_to_an_engine_that_has_its_o
         monkeypatch.setitem(handlers._handlers, name, lambda other=other: other)
     async with hf.open(address, drive=False) as client:
         now = client.store.now()
-        offer = Offer(handlers=frozenset(handlers.names()), fingerprints=fingerprints, lease_seconds=60)
+        offer = EngineCapabilities(handlers=frozenset(handlers.names()), fingerprints=fingerprints, lease_seconds=60)
         row = EngineRow("eng_right", "elsewhere", 1, "", now, now + 60_000_000, offer.encode())
         client.store.register_engine(row)
         await client.get("strict").respond(asked.wait_id, "yes")
@@ -537,7 +539,9 @@ async def test_runs_that_are_left_to_others_do_not_hide_those_behind_them(
             await client.start(many_strict_quick, n=n, run_id=f"old {n}")
         created: Any = (await client.get("old 0").events())[0]
         now = client.store.now()
-        offer = Offer(handlers=frozenset(handlers.names()), fingerprints=created.data["fingerprints"], lease_seconds=60)
+        offer = EngineCapabilities(
+            handlers=frozenset(handlers.names()), fingerprints=created.data["fingerprints"], lease_seconds=60
+        )
         client.store.register_engine(EngineRow("eng_right", "elsewhere", 1, "", now, now + 60_000_000, offer.encode()))
     for name in created.data["fingerprints"]:
         found = handlers.find(name)

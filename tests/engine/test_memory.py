@@ -54,7 +54,7 @@ class Probe:
             self.most = max(self.most, tracemalloc.get_traced_memory()[0])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 async def test_a_map_over_a_hundred_thousand_items_keeps_only_its_open_ones(db: Path) -> None:
     """Held are the input as slices, the counters and at most `limit` items; the cache of outputs is bounded."""

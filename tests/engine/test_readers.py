@@ -15,7 +15,7 @@ from holdfast.engine import inbox
 from holdfast.engine.engine import Engine
 from holdfast.engine.readers import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
-from holdfast.store.api import MessageRow
+from holdfast.store.row_types import MessageRow
 from tests.doctor.ward import harm
 from tests.engine.kit import PATIENCE_SECONDS, check_file, owner, until, url
 
@@ -123,7 +123,7 @@ def late(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lat
 
     def make(held: str) -> LateReader:
         reader = LateReader(held)
-        monkeypatch.setattr(engine, "_reader", reader)
+        monkeypatch.setattr(engine.runtime, "_reader", reader)
         return reader
 
     return make
@@ -156,7 +156,7 @@ FailsOnce = Callable[[str], None]
 async def test_mail_that_comes_while_its_run_is_being_read_is_delivered(engine: Engine, late: Late) -> None:
     run = await left(engine)
     reader = late("_read_runs")
-    claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
+    claiming = asyncio.create_task(engine.claims.claim([number(engine, run)]))
     await reader.has_read.wait()
     await write(engine, run)
     await engine.inbox.look()  # which knows nobody to whom it could bring this
@@ -213,7 +213,7 @@ async def test_mail_that_was_applied_and_ended_its_run_while_its_sender_read_of_
     run = await driven(engine)
     async with hf.open(url(db), drive=False) as client:
         reader = HalfwayReader("_run_and_message")
-        monkeypatch.setattr(client, "_reader", reader)
+        monkeypatch.setattr(client.runtime, "_reader", reader)
         for verb in ("run_by_no", "message"):
             monkeypatch.setattr(client.store, verb, reader.stopping_behind(getattr(client.store, verb)))
         sending = asyncio.create_task(client.get(run.run_id).signal("go", 1))
@@ -229,14 +229,14 @@ async def test_what_was_read_by_an_engine_that_was_declared_dead_meanwhile_is_no
 ) -> None:
     run = await left(engine)
     reader = late("_read_runs")
-    claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
+    claiming = asyncio.create_task(engine.claims.claim([number(engine, run)]))
     await reader.has_read.wait()
     reader.held = ""
     await engine.committer.call(engine.store.remove_engine, engine.lease.engine)
     engine.lease.renew_once()
     assert engine.lease.lost
-    await engine.patrol.look()  # it has another name now
-    await engine.recovery.claim([number(engine, run)])
+    await engine.poll_loop.poll_once()  # it has another name now
+    await engine.claims.claim([number(engine, run)])
     (actor,) = engine.actors.values()
     reader.goes_on.set()
     await claiming
@@ -279,7 +279,7 @@ async def test_a_run_that_was_to_be_repaired_and_could_not_be_read_is_given_back
 ) -> None:
     run = await left(engine)
     heads = iter([[number(engine, run)]])  # as if its rows and its journal did not end alike, when it is read first
-    monkeypatch.setattr(engine.store, "differing_heads", lambda numbers: next(heads, []))
+    monkeypatch.setattr(engine.store, "differing_heads", lambda numbers, types: next(heads, []))
     fails_once("events")
     await write(engine, run)
     await engine.inbox.look()
@@ -305,7 +305,7 @@ async def test_a_run_whose_commit_was_refused_and_that_could_not_be_read_again_i
 async def test_a_run_whose_row_is_no_text_is_put_on_hold_and_its_neighbours_go_on(engine: Engine, db: Path) -> None:
     numbers = [number(engine, await left(engine)) for _ in range(3)]
     harm(db, "UPDATE run_state SET fold = x'22ff22' WHERE run_no = {damaged}", damaged=numbers[1])
-    await engine.recovery.claim(numbers)
+    await engine.claims.claim(numbers)
     assert sorted(engine.actors) == [numbers[0], numbers[2]]
     (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
     assert row.hold is not None
@@ -323,8 +323,8 @@ async def test_a_damaged_run_whose_code_has_changed_is_put_on_hold_and_its_neigh
         return {} if run_no == numbers[1] else event_data(run_no, seqs)
 
     monkeypatch.setattr(engine.store, "event_data", damaged)
-    monkeypatch.setattr("holdfast.engine.loading.code_hash", lambda fingerprints: "another")
-    await engine.recovery.claim(numbers)
+    monkeypatch.setattr("holdfast.engine.ownership.load.code_hash", lambda fingerprints: "another")
+    await engine.claims.claim(numbers)
     assert sorted(engine.actors) == [numbers[0], numbers[2]]
     (row,) = [row for row in engine.store.runs() if row.run_no == numbers[1]]
     assert row.hold == f"corrupt: event 1 of run {row.run_id} is missing from its journal"
@@ -338,8 +338,8 @@ async def test_mail_that_could_not_be_looked_for_is_looked_for_again(
     async with hf.open(url(db), drive=False) as other:
         await write(other, run)
     with pytest.raises(StoreError, match="not now"):
-        await engine.patrol.look()
-    await engine.patrol.look()
+        await engine.poll_loop.poll_once()
+    await engine.poll_loop.poll_once()
     assert await run.result(timeout=20) == 1
 
 
@@ -363,8 +363,8 @@ async def test_an_engine_that_could_not_make_its_new_name_known_tries_again(
     engine.lease.renew_once()
     fails_once("register_engine")
     with pytest.raises(StoreError, match="not now"):
-        await engine.patrol.look()
-    await engine.patrol.look()
+        await engine.poll_loop.poll_once()
+    await engine.poll_loop.poll_once()
     assert not engine.lease.lost
     assert [row.engine for row in engine.store.engines()] == [engine.lease.engine]
 
@@ -376,8 +376,8 @@ async def test_whoever_claims_while_the_engine_is_closed_hears_of_it(db: Path, m
     reader = LateReader("_read_runs")
     async with hf.open(url(db)) as engine:
         run = await left(engine)
-        monkeypatch.setattr(engine, "_reader", reader)
-        claiming = asyncio.create_task(engine.recovery.claim([number(engine, run)]))
+        monkeypatch.setattr(engine.runtime, "_reader", reader)
+        claiming = asyncio.create_task(engine.claims.claim([number(engine, run)]))
         await reader.has_read.wait()
     with pytest.raises(StoreError, match="the engine is closed"):
         await claiming
@@ -387,7 +387,7 @@ async def test_nobody_waits_for_an_engine_that_is_closed(db: Path) -> None:
     async with hf.open(url(db)) as engine:
         pass
     with pytest.raises(StoreError, match="the engine is closed"):
-        await engine.recovery.claim([1], even_without_code=True)
+        await engine.claims.claim([1], even_without_code=True)
 
 
 async def test_a_server_that_refuses_us_leaves_no_threads_behind(tmp_path: Path) -> None:

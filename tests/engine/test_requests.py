@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
 from holdfast.testing import harness
 from tests.engine.kit import types, url, waiting
 

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.engine.register import Register
-from holdfast.engine.rows import event_rows, held_signals, wait_rows
+from holdfast.engine.signal_ids import held_signals
 from holdfast.model import events as ev
 from holdfast.model.evolve import evolve
 from holdfast.model.state import HeldSignal, RunState
-from holdfast.store.api import MessageRow
+from holdfast.store.records.state_rows import event_rows, wait_rows
+from holdfast.store.records.wait_history import Register
+from holdfast.store.row_types import MessageRow
 from tests.rules.play import Play, call, ref
 
 ABOUT = {"question": "may we?", "about": {"sum": 5}, "basket": "tax", "assignee": "ann"}

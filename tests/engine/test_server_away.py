@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.store.postgres_connections import address, connected
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_connections import connected
 from tests.engine.kit import PATIENCE_SECONDS, types, until
 from tests.engine.shared_kit import ROOT, Shop
 from tests.servers import PostgresServer, Proxy, required_server

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 import holdfast as hf
-from holdfast.engine.clock import DRIFT, SharedClock, SystemClock, clock_of
-from holdfast.engine.leases import life_of
 from holdfast.model.errors import StoreError
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.clocks import DRIFT, SharedClock, SystemClock, clock_of
+from holdfast.store.liveness import Locks, life_of
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.engine.kit import types, until, until_async
 from tests.engine.shared_kit import Shop
 from tests.servers import PostgresServer
@@ -146,7 +146,9 @@ async def test_f74_f75_f77_an_engine_whose_wall_clock_is_wrong_takes_nothing_fir
         assert len(first) == 2
         await _renewals(shop, 4)
         now = engine.store.now()
-        assert {row.engine: life_of(row, now) for row in shop.engines()} == dict.fromkeys(first, "alive")
+        assert {row.engine: life_of(row, now, Locks.of(engine.store)) for row in shop.engines()} == dict.fromkeys(
+            first, "alive"
+        )
         assert await sleeping.status() == "suspended"
         assert "TimerFired" not in types(await sleeping.events())
         for name in ("mine", "its"):

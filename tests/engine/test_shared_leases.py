@@ -16,15 +16,16 @@ import asyncpg
 import pytest
 
 import holdfast as hf
-from holdfast.engine import leases
 from holdfast.engine.engine import Engine
+from holdfast.engine.ownership import lease
 from holdfast.model.errors import StoreError, UsageError
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_connections import address
-from holdfast.store.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.engine.kit import attempts, owner, types, until
 from tests.engine.shared_kit import Shop, beside
 from tests.servers import PostgresServer, Proxy, Side
+from tests.store.postgres_kit import sql
 
 SHORT = {"HOLDFAST_LEASE_SECONDS": "1"}
 """Of somebody who is about to lose it."""
@@ -265,7 +266,7 @@ async def test_f71_an_event_loop_that_a_body_blocks_past_the_lease_does_not_lose
 async def test_a_loop_that_stands_still_for_too_long_keeps_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leases, "LOOP_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(lease, "LOOP_STALL_SECONDS", 0.5)
     async with hf.open(shop.url, lease_seconds=0.3) as engine:
         with beside(shop.url) as store:
             gone = threading.Event()
@@ -335,7 +336,7 @@ async def test_nobody_is_declared_dead_who_has_renewed_his_lease_since_it_was_lo
         await _is_renewed(shop, engine)
         async with hf.open(shop.url, recover=False) as other:
             monkeypatch.setattr(other.lease, "dead_engines", lambda now: [row])  # it looked, and then slept
-            await other.recovery.bury_dead()
+            await other.claims.release_dead_engines()
             assert {found.engine for found in shop.engines()} == {engine.lease.engine, other.lease.engine}
 
 
@@ -355,3 +356,22 @@ def test_a_renewal_waits_for_no_server_that_is_away(postgres: PostgresServer) ->
                     ask()
         assert store.now() > 0
         assert store.renew_engine("e", 1) is False
+
+
+async def test_a_right_that_is_missing_for_a_while_stops_no_engine(
+    postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres.url()
+    schema = address(url).schema
+    role = f"app_{schema}"
+    await asyncio.to_thread(sql, url, f"CREATE ROLE {role} LOGIN", f"GRANT CREATE ON DATABASE postgres TO {role}")
+    shop = Shop(url.replace("postgres@", f"{role}@"), tmp_path)
+    async with hf.open(shop.url, lease_seconds=60) as engine:
+        run = await engine.start(shop.patient(), name="r", run_id="r")
+        await until(lambda: shop.attempts("r"))
+        await asyncio.to_thread(sql, url, f"REVOKE INSERT ON {schema}.run_events FROM {role}")
+        shop.go("r")
+        await until(lambda: "permission denied" in caplog.text, "the engine says what it waits for")
+        await asyncio.to_thread(sql, url, f"GRANT INSERT ON {schema}.run_events TO {role}")
+        assert await run.result(timeout=30) == "r went"
+    assert shop.attempts("r") == [1]

@@ -220,6 +220,62 @@ async def test_a_signal_that_does_not_fit_is_refused_and_the_wait_stays_open() -
         assert await run.result() == 30
 
 
+@hf.workflow
+async def sig_counts(ctx: hf.Context) -> list[int]:
+    await ctx.receive("gate")
+    return [await ctx.receive("n", schema=int), await ctx.receive("n", schema=int)]
+
+
+async def test_a_refused_signal_does_not_use_up_its_id() -> None:
+    async with harness() as h:
+        run = await h.start(sig_counts)
+        await run.signal("n", "kept, and refused when it is asked for", id="a")
+        await run.signal("gate")
+        for _ in range(2):
+            with pytest.raises(hf.Refused, match="signal 'n'"):
+                await run.signal("n", "two", id="a")
+        await run.signal("n", 1, id="a")
+        await run.signal("n", 1, id="a")
+        with pytest.raises(hf.Refused, match="something else under this id"):
+            await run.signal("n", 2, id="a")
+        await h.crash()
+        await run.signal("n", 2, id="b")
+        assert await run.result() == [1, 2]
+        await run.signal("n", 1, id="a")  # it was accepted, so that sending it again changes nothing
+        with pytest.raises(hf.Refused, match="something else under this id"):
+            await run.signal("n", "two", id="a")
+        check_harness(h)
+
+
+async def test_a_refused_signal_does_not_use_up_its_id_for_a_body_that_sends_the_corrected_one() -> None:
+    @hf.workflow
+    async def sig_corrects(ctx: hf.Context, payload: Any) -> None:
+        await ctx.signal("to", "n", payload, id="a")
+
+    async with harness() as h:
+        run = await h.start(sig_counts, run_id="to")
+        await run.signal("gate")
+        for payload in ("one", 1, 1):
+            await (await h.start(sig_corrects, payload=payload)).result()
+        await run.signal("n", 2, id="b")
+        assert await run.result() == [1, 2]
+        check_harness(h)
+
+
+async def test_a_branch_delivers_the_corrected_signal_again_behind_the_refused_one() -> None:
+    async with harness() as h:
+        run = await h.start(sig_counts)
+        await run.signal("gate")
+        with pytest.raises(hf.Refused):
+            await run.signal("n", "one", id="a")
+        await run.signal("n", 1, id="a")
+        await run.signal("n", 2, id="b")
+        assert await run.result() == [1, 2]
+        await run.fork("start")
+        assert await run.result() == [1, 2]
+        check_harness(h)
+
+
 async def test_a_kept_signal_that_turns_out_not_to_fit_is_refused_on_record() -> None:
     @hf.workflow
     async def sig_late_type(ctx: hf.Context) -> int:

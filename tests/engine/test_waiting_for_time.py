@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine import recovery
-from holdfast.engine.clock import SystemClock
+from holdfast.engine.ownership import claim
+from holdfast.store.clocks import SystemClock
 from holdfast.testing import harness
 from tests.engine.kit import attempts, check_file, check_harness, hold_time, types, until, url, waiting, without_code_of
 
@@ -101,9 +101,9 @@ async def test_an_evicted_run_is_woken_by_its_timer(db: Path) -> None:
     check_file(db)
 
 
-@pytest.mark.parametrize("due_at_once", [recovery.DUE_AT_ONCE, 3])
+@pytest.mark.parametrize("due_at_once", [claim.DUE_AT_ONCE, 3])
 async def test_two_engines_fire_a_timer_once(db: Path, monkeypatch: pytest.MonkeyPatch, due_at_once: int) -> None:
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", due_at_once)
     async with hf.open(url(db), idle_seconds=0) as engine, hf.open(url(db), idle_seconds=0) as other:
         runs = [await (engine if n % 2 else other).start(tim_sleeps, seconds=0.2) for n in range(30)]
         assert [await run.result() for run in runs] == ["awake"] * 30
@@ -123,7 +123,7 @@ async def test_a_timer_of_a_run_whose_code_is_not_here_waits_for_who_has_it(db: 
     with without_code_of("tim_sleeps"):
         async with hf.open(url(db)) as engine:
             await until(lambda: datetime.now(UTC) > due, "it is due")
-            await engine.patrol.look()
+            await engine.poll_loop.poll_once()
             assert await engine.get("r").status() == "suspended"
     async with hf.open(url(db)) as engine:
         assert await engine.get("r").result() == "awake"

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine import resting
 from holdfast.engine.engine import Engine
 from holdfast.testing import Harness, harness
 from tests.engine.kit import beside_a_server, check_file, hold_time, types, until, until_async, url
@@ -399,7 +398,7 @@ def _is_over(limit: asyncio.Timeout) -> None:
 def _has_waited_long(engine: Engine) -> None:
     """The time is over that a run which waits stays in memory."""
     (actor,) = engine.actors.values()
-    resting._evict(actor)
+    engine.pump._evict(actor)
 
 
 async def _is(run: Any, status: str) -> bool:

@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.engine import memories, recovery
+from holdfast.engine import replay_reader
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
-from holdfast.model.errors import CorruptJournal, StoreError
-from holdfast.store.api import MessageRow
+from holdfast.engine.ownership import claim
+from holdfast.engine.run_handle import Run
+from holdfast.model.errors import StoreDamaged, StoreError
+from holdfast.store.row_types import MessageRow
 from tests.engine.kit import attempts, check_file, hold_time, until, url
 
 RUNS = 30
@@ -134,7 +135,7 @@ async def test_two_bodies_of_one_run_that_begin_again_together_remember_each_its
 async def test_of_many_bodies_that_begin_again_some_are_read_at_a_time(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memories, "READ_AT_ONCE", 4)
+    monkeypatch.setattr(replay_reader, "READ_AT_ONCE", 4)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         runs = [await engine.start(wak_signalled, name=f"run {n}") for n in range(RUNS)]
         await evicted(engine, RUNS)
@@ -153,9 +154,10 @@ async def test_who_gives_up_before_it_is_read_leaves_the_others_their_memory(db:
             await engine.start(wak_signalled, name=name)
         await until(lambda: engine.store.counts().get("suspended") == 2)
         first, second = (
-            engine.memories.recall(actor.state, *next(iter(actor.state.nodes)), 1, ())
+            asyncio.create_task(engine.replay_reader.recall(actor.state, *next(iter(actor.state.nodes)), 1, ()))
             for actor in engine.actors.values()
         )
+        await asyncio.sleep(0)  # both have asked
         first.cancel()
         assert [kind for kind, _ in await second] == ["StepCompleted", "WaitOpened"]
 
@@ -166,7 +168,7 @@ async def test_of_one_read_each_body_gets_its_own_events_from_its_own_beginning_
         await until(lambda: engine.store.counts().get("suspended") == 1)
         (state,) = (actor.state for actor in engine.actors.values())
         left, right = state.nodes
-        recall = engine.memories.recall
+        recall = engine.replay_reader.recall
         answers = await asyncio.gather(
             recall(state, *left, 1, ()), recall(state, *right, 1, ()), recall(state, *left, state.seq, ())
         )
@@ -178,7 +180,7 @@ async def test_of_one_read_each_body_gets_its_own_events_from_its_own_beginning_
 async def test_what_cannot_be_read_now_is_read_again_and_no_body_fails_of_it(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memories, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(replay_reader, "AGAIN_SECONDS", 0.01)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         run = await engine.start(wak_signalled, name="one")
         await evicted(engine, 1)
@@ -196,18 +198,28 @@ async def test_what_cannot_be_read_now_is_read_again_and_no_body_fails_of_it(
     assert set(RAN.values()) == {1}
 
 
-async def test_what_is_no_journal_is_heard_by_the_body_that_asked(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_page_under_one_memory_holds_its_run_and_the_others_read_theirs(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hf.open(url(db), idle_seconds=0.0) as engine:
-        run = await engine.start(wak_signalled, name="one")
-        await evicted(engine, 1)
+        runs = [await engine.start(wak_signalled, name=name) for name in ("one", "two", "three")]
+        await evicted(engine, 3)
+        damaged = engine.store.run(runs[1].run_id)
+        assert damaged is not None
+        events_of = engine.store.events_of
 
-        def broken(*_: Any) -> Any:
-            raise CorruptJournal("the disk says nonsense")
+        def broken(pages: Any, without: Any) -> Any:
+            if any(run_no == damaged.run_no for run_no, _ in pages):
+                raise StoreDamaged("a page is no page")
+            return events_of(pages, without)
 
         monkeypatch.setattr(engine.store, "events_of", broken)
-        await run.signal("go", 1)
-        with pytest.raises(hf.RunFailed, match="the disk says nonsense"):
-            await run.result(timeout=20)
+        await asyncio.gather(*(run.signal("go", 1) for run in runs))
+        assert await runs[0].result(timeout=20) == ["one", 1, "one again"]
+        assert await runs[2].result(timeout=20) == ["three", 1, "three again"]
+        held = await until(lambda: (row := engine.store.run(runs[1].run_id)) and row.hold, "the damaged one is held")
+        assert held == "corrupt: a page is no page"
+        assert "RunFailed" not in {event.type for event in await runs[1].events()}
 
 
 async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,8 +238,8 @@ async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, mo
 
 
 async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 8)
-    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 3)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 8)
+    monkeypatch.setattr(claim, "LOADED_AT_ONCE", 3)
     monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "0.2")
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
@@ -287,10 +299,10 @@ async def test_very_many_timers_fire_before_the_bodies_of_their_runs_are_waited_
         runs = [await engine.start(wak_counts_timers) for _ in range(RUNS)]
         numbers = [number_of(engine, run) for run in runs]
         await evicted(engine, RUNS)
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 10)
-    monkeypatch.setattr(recovery, "CLAIMED_AT_ONCE", 4)
-    monkeypatch.setattr(recovery, "CLAIMED_WHILE_DUE", 1)
-    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 3)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 10)
+    monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 4)
+    monkeypatch.setattr(claim, "CLAIMED_WHILE_DUE", 1)
+    monkeypatch.setattr(claim, "LOADED_AT_ONCE", 3)
     async with hf.open(url(db)) as engine:
         await asyncio.gather(*(engine.get(run.run_id).result(timeout=20) for run in runs))
         fired = [event.type for run in runs for event in await engine.get(run.run_id).events()].count("TimerFired")
@@ -303,13 +315,13 @@ async def test_very_many_timers_fire_before_the_bodies_of_their_runs_are_waited_
 async def test_timers_are_looked_for_while_very_many_runs_are_claimed(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "CLAIMED_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 1)
     async with hf.open(url(db), drive=False) as engine:
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(6)]
     async with hf.open(url(db), recover=False) as engine:
         looks = counted(engine, "due_timers", monkeypatch)
-        engine.recovery.roots = None
-        assert await engine.recovery.claim_claimable() == 6
+        engine.claims.only_root_runs = None
+        assert await engine.claims.claim_unowned() == 6
         assert looks
         assert [await engine.get(run.run_id).result() for run in runs] == [f"run {n}" for n in range(6)]
 
@@ -323,7 +335,7 @@ async def test_of_a_run_with_mail_and_a_timer_that_is_due_the_mail_comes_first(
     async def wak_asks(ctx: hf.Context) -> str:
         return await ctx.ask("Which?", schema=str, deadline=0.4, default="nobody answered")
 
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 1)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
         runs = [await engine.start(wak_asks) for _ in range(2)]
@@ -351,13 +363,13 @@ async def test_runs_whose_timers_were_only_fired_are_nobodys_and_go_on_with_the_
         hold_time(engine)
         runs = [await engine.start(wak_asleep, name=f"run {n}", persistence=persistence) for n in range(3)]
         await evicted(engine, 3)
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 1)
     monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
     async with hf.open(url(db)) as engine:
         numbers = [number_of(engine, run) for run in runs]
         await until(lambda: len(engine.store.due_timers(engine.clock.now(), 100, ["wak_asleep"])) == 3)
         for _ in runs:
-            await engine.recovery.wake_due()
+            await engine.claims.fire_due_timers()
         await until(lambda: not (engine.store.set_timers(numbers) or engine.actors), "all have fired")
         rows = [engine.store.run_by_no(number) for number in numbers]
         assert [(row.status, row.engine) for row in rows if row is not None] == [("running", None)] * 3
@@ -374,25 +386,25 @@ async def test_runs_whose_timers_were_only_fired_are_nobodys_and_go_on_with_the_
 
 async def test_timers_that_are_not_for_us_do_not_hide_those_that_are(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version whose code is not here has more timers due than one look takes."""
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 4)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 4)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
         foreign = [await engine.start(wak_asleep, name=f"foreign {n}") for n in range(10)]
         await evicted(engine, 10)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
-        drivable = engine.recovery._drivable
+        drivable = engine.claims._drivable
         theirs = {engine.store.run(run.run_id).run_no for run in foreign}  # type: ignore[union-attr]
 
         async def drivable_here(run_nos: Sequence[int], **how: Any) -> list[int]:
             return [run_no for run_no in await drivable(run_nos, **how) if run_no not in theirs]
 
-        monkeypatch.setattr(engine.recovery, "_drivable", drivable_here)
+        monkeypatch.setattr(engine.claims, "_drivable", drivable_here)
         ours = await engine.start(wak_asleep, name="ours")
         assert await ours.result(timeout=20) == "ours"
 
 
 async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "LOADED_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "LOADED_AT_ONCE", 1)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         hold_time(engine)
         runs = [await engine.start(wak_asleep, name=f"run {n}") for n in range(RUNS)]
@@ -400,7 +412,7 @@ async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, mon
     monkeypatch.setenv("HOLDFAST_POLL_SECONDS", "60")
     async with hf.open(url(db)) as engine:
         await until(lambda: len(engine.store.due_timers(engine.clock.now(), 100, ["wak_asleep"])) == RUNS)
-        waking = asyncio.create_task(engine.recovery.wake_due())
+        waking = asyncio.create_task(engine.claims.fire_due_timers())
         await until(lambda: engine.actors)
     with contextlib.suppress(StoreError):  # the engine is closed
         await waking
@@ -410,7 +422,7 @@ async def test_an_engine_that_stops_while_it_wakes_runs_loses_none(db: Path, mon
     check_file(db)
 
 
-@pytest.mark.parametrize("due_at_once", [recovery.DUE_AT_ONCE, 1])
+@pytest.mark.parametrize("due_at_once", [claim.DUE_AT_ONCE, 1])
 async def test_a_part_of_a_body_that_has_slept_goes_on_while_another_part_still_waits(
     db: Path, monkeypatch: pytest.MonkeyPatch, due_at_once: int
 ) -> None:
@@ -429,7 +441,7 @@ async def test_a_part_of_a_body_that_has_slept_goes_on_while_another_part_still_
 
         return list(await asyncio.gather(sleeps(), ctx.ask("Which?", schema=str)))
 
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", due_at_once)
     async with hf.open(url(db), idle_seconds=0.0) as engine:
         run = await engine.start(wak_two_parts)
         await until(lambda: RAN["slept"], "nobody has answered, and it has gone on")

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
 
 S = TypeVar("S", bound=StrEnum)
@@ -56,6 +57,7 @@ def test_the_state_machines_are_drawn_from_their_tables() -> None:
     assert drawn == [
         diagram(RUN_TRANSITIONS, "created", RUN_TERMINAL),
         diagram(NODE_TRANSITIONS, "pending", NODE_SETTLED),
+        diagram(LIFE_TRANSITIONS, "idle", frozenset({Life.DETACHED})),
     ]
 
 

@@ -14,26 +14,32 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import effects, inbox, leases, loading, rows
-from holdfast.engine.actor import RunActor
+from holdfast.engine import inbox
+from holdfast.engine.alarms import Alarms
 from holdfast.engine.committer import Committer
-from holdfast.engine.engine import Engine
+from holdfast.engine.ownership import lease
+from holdfast.engine.ownership import load as ownership_load
+from holdfast.engine.ownership.claim import Claims
 from holdfast.engine.persistence import Persistence
-from holdfast.engine.recovery import Recovery
+from holdfast.engine.run.actor import RunActor
+from holdfast.engine.run.bodies import BodyPort
+from holdfast.engine.run.turn import Turn
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, StoreError, StoreFull
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules import decide, nodes, resuming, waits
 from holdfast.rules import recovery as takeover
-from holdfast.store.api import Commit, Landed, RunStep
-from holdfast.store.sqlite_reads import SqliteReads
-from holdfast.store.statements import load
+from holdfast.store.records import state_rows
+from holdfast.store.row_types import Commit, CommitResult, RunStep
+from holdfast.store.sql_files import load
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing import Report, explore
 from holdfast.testing.explorer.findings import Kind
 from holdfast.testing.simulation.process import SimulatedLease
 from holdfast.testing.simulation.store import ProcessStore
 from holdfast.worker import context, steps
+from holdfast.worker.activation import Activation
 from holdfast.worker.memory import Memory
 from tests.explorer import scenarios
 
@@ -78,7 +84,8 @@ def _method(owner: Any, name: str, replacement: Any) -> Patch:
 
 _no_token = _all(_sql("move_run", "AND token = ?2", "AND ?2 = ?2"), _sql("step_run", "AND token = ?2", "AND ?2 = ?2"))
 _no_seq = _all(
-    _sql("move_run", "AND last_seq = ?3", "AND ?3 = ?3"), _sql("step_run", "AND last_seq = ?3", "AND ?3 = ?3")
+    _sql("move_run", "AND last_seq = ?3 AND head_hash = coalesce(?4, head_hash)", "AND ?3 = ?3 AND ?4 IS ?4"),
+    _sql("step_run", "AND last_seq = ?3 AND head_hash = coalesce(?4, head_hash)", "AND ?3 = ?3 AND ?4 IS ?4"),
 )
 
 
@@ -86,13 +93,13 @@ def _checked_before(self: Committer, commit: Commit, lander: Any) -> None:
     """The token is compared when the commit is handed over, not when it is written."""
     row = self._store.run_by_no(commit.run_no)
     if row is not None and row.token != commit.token:
-        self._loop.call_soon(lander.landed, Landed("fenced", "asked before"))
+        self._loop.call_soon(lander.landed, CommitResult("fenced", "asked before"))
         return
     self._pending.append((commit, lander))
 
 
 def _refusal_swallowed(original: Any) -> Any:
-    return lambda self, outcome: original(self, Landed(None))
+    return lambda self, outcome: original(self, CommitResult(None))
 
 
 # --- one commit ----------------------------------------------------------------------------------------------------
@@ -157,25 +164,26 @@ def _messages_later(self: Committer, group: Any, write: Any) -> Any:
 
 def _told_as_failed(self: Committer, group: Any, error: BaseException) -> None:
     for _, lander in group:
-        lander.landed(Landed("failed", str(error)))
+        lander.landed(CommitResult("failed", str(error)))
 
 
-def _act_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
-    if draft.entries and self.creating is None:
-        effects.perform(self, draft, [])
-        draft.started = []
-    _hand_over(self, draft, replies)
+def _act_before_commit(self: Turn) -> None:
+    if self.draft.entries and self.actor.creating is None:
+        replies, self.replies = self.replies, []
+        self.apply()
+        self.draft.started, self.replies = [], replies
+    _hand_over(self)
 
 
-_hand_over = RunActor._hand_over
+_hand_over = Turn.hand_over
 
 
-def _answer_before_commit(self: RunActor, draft: Any, replies: Any) -> None:
-    if draft.entries:
-        for done, answer, refusal in replies:
+def _answer_before_commit(self: Turn) -> None:
+    if self.draft.entries:
+        for done, answer, refusal in self.replies:
             done(answer, refusal)
-        replies = []
-    _hand_over(self, draft, replies)
+        self.replies = []
+    _hand_over(self)
 
 
 # --- messages, waits, timers ---------------------------------------------------------------------------------------
@@ -188,15 +196,15 @@ def _consumed_on_delivery(actor: RunActor, message: Any) -> None:
             "alter", "UPDATE run_inbox_messages SET status = 'consumed' WHERE message_id = ?", (message.message_id,)
         )
         actor.delivered.add(message.message_id)
-        actor.tell(cmd.Message(message.message_id, message.kind, message.payload))
+        actor.submit(cmd.Message(message.message_id, message.kind, message.payload))
 
 
 def _no_scan(original: Any) -> Any:
     return lambda self, run_nos=None: [] if run_nos is None else original(self, run_nos)
 
 
-def _fire_early(self: Engine, due_at: int, function: Any, *args: Any) -> Any:
-    return self.loop.call_later(0, function, *args)
+def _fire_early(self: Alarms, due_at: int, lasting: Any, function: Any, *args: Any) -> Any:
+    return self._loop.call_later(0, function, *args)
 
 
 def _fire_unchecked(d: Any, c: cmd.FireTimer) -> None:
@@ -208,12 +216,12 @@ def _fire_unchecked(d: Any, c: cmd.FireTimer) -> None:
 
 
 def _ring_twice(original: Any) -> Any:
-    def tell(self: RunActor, command: Any, done: Any = None) -> None:
+    def submit(self: RunActor, command: Any, done: Any = None) -> None:
         original(self, command, done)
         if isinstance(command, cmd.FireTimer):
             original(self, command)
 
-    return tell
+    return submit
 
 
 # --- recovery ------------------------------------------------------------------------------------------------------
@@ -246,12 +254,12 @@ def _run_completed_again(d: Any, ns: Any) -> None:
 _go_on = resuming.go_on
 
 
-async def _load_without_claim(self: Recovery, run_nos: Any, **options: Any) -> int:
+async def _load_without_claim(self: Claims, run_nos: Any, **options: Any) -> int:
     """The run is read and driven, and nobody asks who holds it."""
     engine = self._engine
     rows = [row for n in run_nos if n not in engine.actors and (row := engine.store.run_by_no(n))]
     if rows:
-        await engine.loading.load([row._replace(engine=engine.lease.engine) for row in rows])
+        await engine.loader.load([row._replace(engine=engine.lease.engine) for row in rows])
     return len(rows)
 
 
@@ -259,7 +267,7 @@ async def _nobody(self: Any, *args: Any, **kwargs: Any) -> None:
     """It is not done at all."""
 
 
-def _undo_nothing(plan: Any, found: Any) -> cmd.ProvideUndo:
+def _undo_nothing(*given: Any, **options: Any) -> cmd.ProvideUndo:
     return cmd.ProvideUndo(())
 
 
@@ -268,12 +276,22 @@ def _everybody_is_dead(original: Any) -> Any:
     return lambda self, now: original(self, now + 3_600_000_000)
 
 
-def _renew_in_silence(self: leases.Lease) -> None:
+def _renew_in_silence(self: lease.Lease) -> None:
     try:
-        if not self._store.renew_engine(self.engine, self._expiry(self._clock.now())):
+        if not self._store.renew_engine(self.engine, self._clock.now() + self._micros):
             self._declared_dead = self.engine
     except Exception:  # noqa: BLE001, S110 - this is the fault
         pass
+
+
+# --- bodies in processes of their own --------------------------------------------------------------------------------
+
+all_isolated = _method(RunActor, "is_suspect", property(lambda self: True))
+"""Every body executes in a process of its own from the start, and dies in it alone."""
+
+
+def _death_fails_the_node(self: BodyPort, c: cmd.BodyDied) -> None:
+    self.submit(cmd.FailNode(c.node, c.path, c.attempt, ev.ErrorInfo("error", c.how), visit=c.visit))
 
 
 # --- bodies and their memory -------------------------------------------------------------------------------------
@@ -283,12 +301,26 @@ def _key_with_attempt(original: Any) -> Any:
     return property(lambda self: f"{original.fget(self)}:{self._activation.attempt.attempt}")
 
 
+def _keyed_by_scope(original: Any) -> Any:
+    def call(self: Memory, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Any:
+        made = original(self, scope_name, kind, name, args, key)
+        if key is not None:
+            made.step_key = f"{made.scope}key {key}"
+        return made
+
+    return call
+
+
+def _find_key_in_own_scope(self: Memory, call: Any, key: str) -> Any:
+    return call.scope, next((memo for memo in self._scope(call.scope).by_key.get(key, ()) if not memo.used), None)
+
+
 async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) -> Any:
     memo = ctx._activation.memory.recall(call)
     if memo is not None and memo.output is not None:
         return msgspec.json.decode(memo.output)
     await ctx._record(call, b"0")
-    return await self._call(ctx, call, 0, args, kwargs)
+    return await self._call(ctx, steps.Try(self, call, 1), args, kwargs)
 
 
 def _any_input_will_do(d: Any, scope: Any, plan: Any, path: str) -> bool:
@@ -303,8 +335,27 @@ def _hold_everything(self: Persistence, draft: Any, state: Any) -> bool:
 
 
 TWO_STEPS = {"idempotent": ["xp_step", "xp_sync_step"]}
+FETCHES = {"idempotent": ["xp_fetch"]}
 
 ALL = [
+    Ablation(
+        "claim without asking for the format",
+        "an old engine takes the runs of a newer one",
+        scenarios.chain,
+        _all(
+            _sql("unowned_versions", "AND format <= ?1", "AND ?1 = ?1"),
+            _sql("claimable", "AND format <= ?4", "AND ?4 = ?4"),
+            _sql("winnable", "AND format <= ?3", "AND ?3 = ?3"),
+        ),
+        {"newer": "marked"},
+    ),
+    Ablation(
+        "unknown events are passed over",
+        "a takeover does not ask whether it knows the last event",
+        scenarios.chain,
+        _sql("differing_heads", "AND e.type IN (SELECT value FROM json_each(?2))", "AND ?2 = ?2"),
+        {"newer": "unmarked"},
+    ),
     Ablation("no token in the fence", "WHERE names run and seq, and not the token", scenarios.chain, _no_token),
     Ablation(
         "token compared before the transaction",
@@ -316,7 +367,7 @@ ALL = [
         "refusal swallowed",
         "a refused commit counts as landed",
         scenarios.chain,
-        _method(RunActor, "landed", _refusal_swallowed(RunActor.landed)),
+        _method(Turn, "landed", _refusal_swallowed(Turn.landed)),
     ),
     Ablation("no new token when freed", "freeing runs leaves their token", scenarios.chain,
              _sql("free_runs", "token = token + 1", "token = token")),
@@ -327,12 +378,16 @@ ALL = [
              _all(*(_sql(name, "AND engine IS NULL", "")
                     for name in ("winnable", "claim", "unowned_versions", "claimable"))), TWO_STEPS),
     Ablation("recovery without a lease", "runs are driven that were not claimed", scenarios.chain,
-             _method(Recovery, "claim", _load_without_claim)),
+             _method(Claims, "claim", _load_without_claim)),
     Ablation("lease judged by a wrong clock", "an engine whose clock is ahead buries the living", scenarios.code,
              _method(SimulatedLease, "dead_engines", _everybody_is_dead(SimulatedLease.dead_engines)), TWO_STEPS),
     Ablation("heartbeat swallows everything", "`except Exception: pass` around the renewal", scenarios.code,
-             _method(leases.Lease, "renew_once", _renew_in_silence), TWO_STEPS),
-    Ablation("COMMIT error taken for a rollback", "an unknown outcome is tried again, without a seq in the fence",
+             _method(lease.Lease, "renew_once", _renew_in_silence), TWO_STEPS),
+    Ablation("bodies begin after the lease", "an engine that comes back begins what its commit orders, at once",
+             scenarios.chain, _method(lease.Lease, "may_begin", property(lambda self: True))),
+    Ablation("steps begin after the lease", "the same for the steps of a body that goes on", scenarios.code,
+             _method(BodyPort, "may_begin", property(lambda self: True)), TWO_STEPS),
+    Ablation("COMMIT error taken for a rollback", "an unknown outcome is tried again, no seq and hash in the fence",
              scenarios.chain, _all(_no_seq, _method(ProcessStore, "unknown", lambda self, verb: StoreFull(verb)))),
     Ablation("COMMIT error taken for a failure", "an unknown outcome is told as failed", scenarios.chain,
              _all(_method(ProcessStore, "unknown", lambda self, verb: StoreError(verb)),
@@ -345,31 +400,32 @@ ALL = [
              _method(Committer, "_try", _messages_first)),
     Ablation("parent told after the child's end", "the message goes in a transaction of its own",
              scenarios.graph_parent, _all(_method(Committer, "_try", _messages_later),
-                  _method(SqliteReads, "waits_for_ended", lambda self, *page: ([], 0)))),
+                  _method(SqliteStore, "waits_for_ended", lambda self, *page: ([], 0)))),
     Ablation("effects before the commit", "bodies start when decided, not when committed", scenarios.chain,
-             _method(RunActor, "_hand_over", _act_before_commit)),
+             _method(Turn, "hand_over", _act_before_commit)),
     Ablation("answer before the commit", "the client hears of a run that is not there yet", scenarios.chain,
-             _method(RunActor, "_hand_over", _answer_before_commit)),
+             _method(Turn, "hand_over", _answer_before_commit)),
     Ablation("message consumed on delivery", "outside the commit of what it leads to", scenarios.graph_parent,
              lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery)),
     Ablation("message consumed on delivery after a takeover", "the same where a run is taken over",
-             scenarios.slow_parent, lambda: mock.patch.multiple(loading, deliver=_consumed_on_delivery), TWO_STEPS),
+             scenarios.slow_parent, lambda: mock.patch.multiple(ownership_load, deliver=_consumed_on_delivery),
+             TWO_STEPS),
     Ablation("no scan for messages", "only a wake-up brings messages to runs that nobody holds", scenarios.graph_parent,
-             _all(_method(SqliteReads, "new_messages", _no_scan(SqliteReads.new_messages)),
+             _all(_method(SqliteStore, "new_messages", _no_scan(SqliteStore.new_messages)),
                   *(_sql(name, "m.status = 'new'", "m.status = 'never'")
                     for name in ("unowned_versions", "claimable")))),
-    Ablation("timer fires early", "nobody looks at the clock", scenarios.code, _method(Engine, "call_at", _fire_early),
+    Ablation("timer fires early", "nobody looks at the clock", scenarios.code, _method(Alarms, "call_at", _fire_early),
              TWO_STEPS),
     Ablation("timer fires unchecked", "a timer that rings twice fires twice", scenarios.code,
              _all(lambda: mock.patch.dict(decide._RULES, {cmd.FireTimer: _fire_unchecked}),
-                  _method(RunActor, "tell", _ring_twice(RunActor.tell))),
+                  _method(RunActor, "submit", _ring_twice(RunActor.submit))),
              TWO_STEPS),
     Ablation("timers only in memory", "no row is written for them", scenarios.code,
-             _method(rows, "timer_rows", lambda state, entries: []), TWO_STEPS),
+             _method(state_rows, "timer_rows", lambda state, entries: []), TWO_STEPS),
     Ablation("nobody looks for due timers", "an evicted run is not woken", scenarios.code,
-             _method(Recovery, "wake_due", _nobody), TWO_STEPS),
+             _method(Claims, "fire_due_timers", _nobody), TWO_STEPS),
     Ablation("nobody buries the dead", "a dead engine keeps its runs", scenarios.chain,
-             _method(Recovery, "bury_dead", _nobody)),
+             _method(Claims, "release_dead_engines", _nobody)),
     Ablation("started counts as completed", "what was cut off is taken for done", scenarios.chain,
              _method(takeover, "_cut_off", _completed_when_started)),
     Ablation("cut-off bodies are forgotten", "a takeover leaves running nodes alone", scenarios.chain,
@@ -379,15 +435,30 @@ ALL = [
     Ablation("completed nodes run again", "a takeover begins anew", scenarios.chain,
              _method(resuming, "go_on", _run_completed_again)),
     Ablation("compensations lost", "what there is to undo is not read after a takeover", scenarios.compensated,
-             lambda: mock.patch.object(loading, "supplies", SimpleNamespace(undo=_undo_nothing))),
+             lambda: mock.patch.object(ownership_load, "rule_inputs", SimpleNamespace(what_to_undo=_undo_nothing))),
+    Ablation("compensations of steps lost", "the same for the steps of durable code", scenarios.compensated_code,
+             lambda: mock.patch.object(ownership_load, "rule_inputs", SimpleNamespace(what_to_undo=_undo_nothing))),
     Ablation("join by count", "the first of several inputs lets a node run", scenarios.ordered,
              _method(nodes, "_decidable", _any_input_will_do)),
+    Ablation("death of a body's process unheard", "its attempt stays, and nothing runs it again", scenarios.chain,
+             _all(all_isolated, lambda: mock.patch.dict(decide._RULES, {cmd.BodyDied: lambda d, c: None}))),
+    Ablation("death of a body's process taken for a failure", "its node fails instead of being cut off",
+             scenarios.chain, _all(all_isolated, _method(BodyPort, "body_died", _death_fails_the_node))),
     Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,
              _method(context._Base, "idempotency_key", _key_with_attempt(context._Base.idempotency_key))),
+    Ablation("keys known to one task only", "a keyed step is looked for, and its key made, by the scope of its task",
+             scenarios.overtaking, _all(_method(Memory, "call", _keyed_by_scope(Memory.call)),
+                                        _method(Memory, "_find_keyed", _find_key_in_own_scope)), FETCHES),
     Ablation("memo before the step", "a step is recorded, then run", scenarios.checkpointed,
              _method(steps.StepRunner, "run", _memo_first), TWO_STEPS),
     Ablation("memory not read", "remembered calls are made again", scenarios.checkpointed,
              _method(Memory, "recall", lambda self, call: None), TWO_STEPS),
+    Ablation("steps outlive their body", "a body's end does not wait for the steps that it left behind",
+             scenarios.leaves_a_step, _all(_method(Activation, "conclude", lambda self, report: report()),
+                  _method(Activation, "abandon", lambda self: None)), {"idempotent": ["xp_slow_step"]}),
+    Ablation("steps run beside themselves", "the same where the body is tried again", scenarios.tries_beside_a_step,
+             _all(_method(Activation, "conclude", lambda self, report: report()),
+                  _method(Activation, "abandon", lambda self: None)), {"idempotent": ["xp_slow_step"]}),
     Ablation("lazy runs let everything out", "a child is started before it is committed", scenarios.lazy_parent,
              _method(Persistence, "may_hold", _hold_everything)),
 ]  # fmt: skip
@@ -407,7 +478,7 @@ def table(ablations: Sequence[Ablation]) -> list[str]:
     for ablation in ablations:
         report = caught(ablation)
         finding = report.findings[0]
-        by = finding.subject if finding.kind is Kind.INVARIANT else "other outcome"
+        by = {Kind.INVARIANT: finding.subject, Kind.OUTLIVES: "outlived"}.get(finding.kind, "other outcome")
         lines.append(f"| {ablation.name} | {ablation.what} | {by} | {report.schedules} |")
     return lines
 

@@ -5,6 +5,7 @@ Bodies are harmless to repeat unless a scenario is about that; the key is read w
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import holdfast as hf
@@ -130,6 +131,16 @@ def compensated(x: int = 1) -> int:
     return xp_fail(second)
 
 
+@hf.workflow(name="xp_compensate_code", on_failure="compensate")
+async def compensated_code(ctx: hf.Context, x: int = 1) -> int:
+    booked: int | None = ctx.checkpointed
+    if booked is None:
+        first = await ctx.step(xp_book, x)
+        (booked,) = await ctx.map(xp_book, [first])
+        await ctx.checkpoint(booked)
+    return await ctx.step(xp_fail, booked)
+
+
 @hf.workflow(name="xp_continue", on_failure="continue")
 def continued(x: int = 1) -> list[Any]:
     return [xp_fail(x), xp_add(x)]
@@ -194,6 +205,39 @@ async def code(ctx: hf.Context, x: int = 1) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c, "when": when.isoformat(), "id": str(await ctx.uuid())}
 
 
+async def xp_fetch(name: str) -> str:
+    await asyncio.sleep(3 if name == "a" else 1)
+    return name
+
+
+@hf.node(idempotent=True)
+async def xp_charge(ctx: hf.Context, name: str) -> str:
+    await asyncio.sleep(5)
+    return name
+
+
+async def _overtaking(ctx: hf.Context, keyed: bool) -> list[str]:
+    """Tasks are created as others end: in the order of time, and when the body runs again in that of the code."""
+
+    async def handle(name: str) -> str:
+        call = ctx.keyed(f"charge {name}") if keyed else ctx
+        return await call.step(xp_charge, name)
+
+    pages = [asyncio.create_task(ctx.step(xp_fetch, name)) for name in "ab"]
+    charged = [asyncio.create_task(handle(await page)) for page in asyncio.as_completed(pages)]
+    return sorted([await task for task in charged])
+
+
+@hf.workflow(name="xp_overtaking")
+async def overtaking(ctx: hf.Context) -> list[str]:
+    return await _overtaking(ctx, keyed=True)
+
+
+@hf.workflow(name="xp_overtaking_without_keys")
+async def overtaking_without_keys(ctx: hf.Context) -> list[str]:
+    return await _overtaking(ctx, keyed=False)
+
+
 @hf.workflow(name="xp_checkpoint")
 async def checkpointed(ctx: hf.Context, rounds: int = 3) -> int:
     state = ctx.checkpointed or {"round": 0, "sum": 0}
@@ -255,11 +299,53 @@ def xp_sync_body(ctx: hf.SyncContext, x: int) -> int:
     return ctx.step(xp_sync_step, a)
 
 
+async def xp_slow_step(x: int) -> int:
+    await asyncio.sleep(1)
+    return x + 1
+
+
+@hf.node(idempotent=True)
+async def xp_leaver(ctx: hf.Context, x: int) -> int:
+    beside = asyncio.create_task(ctx.step(xp_slow_step, x))
+    await asyncio.sleep(0.1)
+    return x if not beside.done() else -1
+
+
+@hf.node(idempotent=True)
+async def xp_patient(x: int) -> int:
+    await asyncio.sleep(5)
+    return x
+
+
+@hf.workflow(name="xp_leaves_a_step")
+def leaves_a_step(x: int = 1) -> int:
+    """A body returns while a step of it is under way."""
+    return xp_patient(xp_leaver(x))
+
+
+@hf.node(idempotent=True, retry=hf.Retry(attempts=3, on=(Flaky,), backoff=0.01))
+async def xp_flaky_beside(ctx: hf.Context, x: int) -> int:
+    async def fails_at_first() -> None:
+        await asyncio.sleep(0.1)
+        if ctx.attempt == 1:
+            raise Flaky
+
+    return (await asyncio.gather(ctx.step(xp_slow_step, x), fails_at_first()))[0]
+
+
+@hf.workflow(name="xp_tries_beside_a_step")
+def tries_beside_a_step(x: int = 1) -> int:
+    """A body fails while a step of it is under way, and is tried again."""
+    return xp_flaky_beside(x)
+
+
 ALWAYS_THE_SAME = {
     workflow.name: workflow
     for workflow in (
-        chain, places, diamond, mapped, looped, routed, retried, compensated, continued, parent, graph_parent, code,
+        chain, places, diamond, mapped, looped, routed, retried, compensated, compensated_code, continued,
+        parent, graph_parent, code,
         checkpointed, lazy, lazy_parent, slow_parent, ordered, with_vars, sync_code,
+        leaves_a_step, tries_beside_a_step, overtaking,
     )
 }  # fmt: skip
 """Workflows whose outcome no crash may change."""

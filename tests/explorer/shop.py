@@ -188,16 +188,16 @@ def real_connection(x: int = 1) -> int:
 
 
 @hf.workflow(name="shop_waits")
-def timer(x: int = 1) -> int:
-    return naps(x)
+def timer(seconds: float) -> float:
+    return naps(seconds)
 
 
 @hf.node(idempotent=True)
-async def naps(x: int) -> int:
+async def naps(seconds: float) -> float:
     import asyncio
 
-    await asyncio.sleep(3600)
-    return x
+    await asyncio.sleep(seconds)
+    return seconds
 
 
 @hf.workflow(name="shop_depth")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
 import pytest
@@ -10,7 +12,7 @@ import holdfast as hf
 from holdfast.model.errors import UsageError
 from holdfast.testing import Report, explore
 from holdfast.testing.explorer.findings import Finding, Kind
-from tests.explorer import shop
+from tests.explorer import scenarios, shop
 
 CHARGE = "tests.explorer.shop.charge"
 
@@ -123,8 +125,59 @@ def test_a_body_that_makes_other_calls_when_it_is_run_again_is_unsafe_even_witho
     report = explore(ex_reads_the_clock, idempotent=["_ex_note"])
     assert not report.safe
     assert report.findings[0].kind is Kind.DIFFERS
-    assert "even without a fault the run was failed (step_mismatch: " in report.explain()
+    assert "even without a fault the run was suspended (on hold) (code_changed: " in report.explain()
+
+
+def test_tasks_created_in_an_order_of_time_are_told_to_need_keys() -> None:
+    report = explore(scenarios.overtaking_without_keys, idempotent=["xp_fetch"])
+    (again,) = [finding for finding in report.findings if finding.kind is Kind.NEW_KEY]
+    assert "ran 2 times under different idempotency keys" in again.what
+    assert "ctx.keyed" in again.advice
+
+
+@hf.workflow
+async def ex_one_key_for_equal_calls(ctx: hf.Context) -> None:
+    for _ in range(2):
+        await ctx.keyed("poll").step(_ex_note, 1.0)
+
+
+def test_a_key_that_names_several_equal_calls_has_as_many_idempotency_keys_after_every_crash() -> None:
+    report = explore(ex_one_key_for_equal_calls, idempotent=["_ex_note"])
+    assert report.safe, report.explain()
 
 
 def test_a_run_that_fails_without_any_fault_is_told_with_its_error() -> None:
     assert "Undisturbed, the run was failed (error: ValueError: as ever)." in explore(ex_always_fails).explain()
+
+
+async def _ex_ignores_its_cancellation() -> str:
+    for _ in range(3):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(4)
+    return "late"
+
+
+@hf.node(idempotent=True)
+async def ex_leaves_it_behind(ctx: hf.Context) -> str:
+    beside = asyncio.create_task(ctx.step(_ex_ignores_its_cancellation))
+    await asyncio.sleep(1)
+    return "done" if not beside.done() else "late"
+
+
+@hf.node(idempotent=True)
+async def ex_goes_on_for_long(x: str) -> str:
+    await asyncio.sleep(12)
+    return x
+
+
+@hf.workflow
+def ex_outlived() -> str:
+    return ex_goes_on_for_long(ex_leaves_it_behind())
+
+
+def test_a_step_that_acts_after_the_end_of_its_body_is_reported_even_without_a_fault() -> None:
+    report = explore(ex_outlived, idempotent=["_ex_ignores_its_cancellation"], stop_at_first=True)
+    finding = only(report, Kind.OUTLIVES)
+    assert finding.what.endswith("of ex_leaves_it_behind acted after its body had ended")
+    assert "let it end when it is cancelled" in finding.advice
+    assert finding.where == "without any fault"

@@ -15,18 +15,19 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.model.errors import UsageError
-from holdfast.store.api import EngineRow
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.statements import load
+from holdfast.store.postgres.group_statement import Landing
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.row_types import CommitResult, EngineRow
+from holdfast.store.sql_files import load
 from holdfast.testing import Report, explore
-from holdfast.testing.conformance.store import creation, message, node_row, step
 from holdfast.testing.simulation.server import RememberingServer, ServerStore
 from tests.explorer import scenarios, waiting
 from tests.explorer.ablations import ALL, Ablation
 from tests.servers import PostgresServer
+from tests.store.conformance.store import creation, message, node_row, step
 from tests.store.postgres_kit import sql
 
-STEPS = ["xp_step", "xp_sync_step"]
+STEPS = ["xp_step", "xp_sync_step", "xp_slow_step"]
 SQL = load("postgres")
 MADE_FOR_EXPLORING = "SELECT nspname FROM pg_namespace WHERE nspname LIKE '%explored%'"
 
@@ -97,6 +98,21 @@ def _caught(ablation: Ablation, url: str) -> Report:
     broken = mock.patch.dict(SQL, BROKEN[ablation.name]) if ablation.name in BROKEN else ablation.patch()
     with broken:
         return explore(ablation.workflow, database=url, stop_at_first=True, schedules_max=300, **ablation.options)
+
+
+async def _always_ours(self: Landing, commits: Any) -> dict[int, CommitResult]:
+    return {run_no: CommitResult(None) for run_no in await self._own(commits)}
+
+
+def test_it_catches_an_engine_that_goes_on_with_a_commit_that_landed_before_it_was_replaced(url: str) -> None:
+    """Two safeguards: such a commit is told from one whose run is still ours, and nothing begins after the lease."""
+    (too_late,) = [one for one in ALL if one.name == "bodies begin after the lease"]
+    not_told = mock.patch.object(Landing, "_landed_before", _always_ours)
+    with not_told:
+        assert explore(too_late.workflow, database=url).safe
+    with not_told, too_late.patch():
+        report = explore(too_late.workflow, database=url, stop_at_first=True)
+    assert [finding.subject for finding in report.findings] == ["I17"], report.explain()
 
 
 # --- the database of such a world ----------------------------------------------------------------------------------

@@ -6,21 +6,22 @@ without the fix says so, and the tape has to be found again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 
-from holdfast.engine.actor import RunActor
 from holdfast.engine.committer import Committer
-from holdfast.engine.futures import settle
+from holdfast.engine.ownership.lease import Lease
+from holdfast.engine.ports import settle
+from holdfast.engine.run.bodies import BodyPort
 from holdfast.model import commands as cmd
 from holdfast.model.errors import OutcomeUnknown
 from holdfast.rules import decide, runs
-from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing import explore, harness
 from tests.explorer import scenarios, waiting
 
@@ -57,12 +58,23 @@ def _undo_anew(d: Any, c: cmd.ProvideUndo) -> None:
     runs.provide_undo(d, c)
 
 
-def _run_again_and_again(self: RunActor, key: tuple[str, str], left: bool = False) -> None:
-    self.restarted_at = -1
-    _body_left(self, key, left)
+def _run_again_and_again(self: BodyPort, key: tuple[str, str], evicted: bool = False) -> None:
+    self.actor.restarted_at = -1
+    _body_exited(self, key, evicted)
 
 
-_body_left = RunActor.body_left
+_body_exited = BodyPort.body_exited
+
+
+@contextmanager
+def _without_either_safeguard() -> Iterator[None]:
+    """That nothing begins after the lease would hide it, too."""
+    with (
+        mock.patch.object(BodyPort, "body_exited", _run_again_and_again),
+        mock.patch.object(Lease, "may_begin", True),
+    ):
+        yield
+
 
 FOUND = [
     Found(
@@ -95,7 +107,7 @@ FOUND = [
         "new owner knows",
         waiting.asks_in_a_thread,
         "0/16.12",
-        lambda: mock.patch.object(RunActor, "body_left", _run_again_and_again),
+        _without_either_safeguard,
         {"answers": waiting.ANSWERS, "idempotent": ["xp_step"]},
     ),
 ]
@@ -119,7 +131,7 @@ def test_without_its_fix_it_fails_again(found: Found) -> None:
 async def test_a_run_held_by_an_engine_that_nobody_knows_is_freed(fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that was declared dead could claim a run before it noticed; when it died then, nobody missed it."""
     if not fixed:
-        monkeypatch.setattr(SqliteReads, "unknown_owners", lambda self: [])
+        monkeypatch.setattr(SqliteStore, "unknown_owners", lambda self: [])
     async with harness() as h:
         run = await h.start(scenarios.code, x=1)
         await h.advance(minutes=1)

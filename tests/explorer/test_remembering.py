@@ -7,11 +7,11 @@ from unittest import mock
 
 import pytest
 
-from holdfast.store.api import EngineRow
-from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.conformance.store import creation, step
+from holdfast.store.row_types import EngineRow
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing.simulation import remembering
 from holdfast.testing.simulation.remembering import RememberingStore
+from tests.store.conformance.store import creation, step
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from holdfast.testing import explore
 from holdfast.testing.simulation.faults import Outcome
 from tests.explorer import scenarios
+from tests.explorer.ablations import all_isolated
 
-STEPS = ["xp_step", "xp_sync_step"]
+STEPS = ["xp_step", "xp_sync_step", "xp_slow_step", "xp_fetch"]
 
 
 @pytest.mark.parametrize("name", scenarios.ALWAYS_THE_SAME)
@@ -20,7 +21,14 @@ def test_no_crash_changes_the_outcome_of(name: str) -> None:
     assert report.schedules > 12 * (report.boundaries - 6)
 
 
-@pytest.mark.parametrize("name", ["xp_graph_parent", "xp_code", "xp_compensate"])
+@pytest.mark.parametrize("name", ["xp_chain", "xp_places", "xp_code", "xp_compensate", "xp_checkpoint"])
+def test_no_death_of_a_suspects_process_changes_the_outcome_of(name: str) -> None:
+    with all_isolated():
+        report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS)
+    assert report.safe, report.explain()
+
+
+@pytest.mark.parametrize("name", ["xp_graph_parent", "xp_code", "xp_compensate", "xp_compensate_code"])
 def test_no_crash_changes_the_outcome_whoever_goes_first(name: str) -> None:
     report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS, seed=7)
     assert report.safe, report.explain()
@@ -41,14 +49,17 @@ def test_a_cancel_survives_every_crash(workflow: Any, node: str) -> None:
     assert report.safe, report.explain()
 
 
+@pytest.mark.soak
 def test_two_crashes_in_one_schedule_are_survived_too() -> None:
     report = explore(scenarios.routed, depth=2, schedules_max=1_500)
     assert report.safe, report.explain()
     assert report.schedules == 1_500
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["xp_graph_parent", "xp_retry", "xp_compensate", "xp_lazy_parent", "xp_sync_code"])
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", ["xp_graph_parent", "xp_retry", "xp_compensate", "xp_compensate_code", "xp_lazy_parent", "xp_sync_code"]
+)
 def test_two_crashes_in_one_schedule_of(name: str) -> None:
     report = explore(scenarios.ALWAYS_THE_SAME[name], idempotent=STEPS, depth=2, schedules_max=4_000)
     assert report.safe, report.explain()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine import recovery
+from holdfast.engine.ownership import claim
 from holdfast.model.errors import UsageError
 from holdfast.testing import explore
 from holdfast.testing.explorer.client import Outside
@@ -33,6 +33,8 @@ TIMED = (
     "a delay",
 )
 """Cases in which timers fire."""
+PER_COMMIT = ("a deadline that passes", "a race", "a sleep")
+"""Those of them in which timers are also only fired, for each commit."""
 
 
 @pytest.mark.parametrize("name", waiting.CASES)
@@ -46,13 +48,13 @@ def test_no_crash_changes_what_comes_of(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "due_at_once"),
     [
-        *((name, recovery.DUE_AT_ONCE) for name, case in waiting.CASES.items() if case.result is not None),
+        *((name, claim.DUE_AT_ONCE) for name, case in waiting.CASES.items() if case.result is not None),
         *((name, 1) for name in TIMED),
     ],
 )
 def test_undisturbed_the_run_comes_to_its_result(name: str, due_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule is compared with this one."""
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", due_at_once)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", due_at_once)
     workflow, result, options = waiting.CASES[name]
     outside = {option: value for option, value in options.items() if option in Outside.__struct_fields__}
     inputs = {option: value for option, value in options.items() if option not in outside}
@@ -69,6 +71,7 @@ def test_whoever_goes_first_it_is_survived(name: str) -> None:
     assert report.safe, report.explain()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["a question that is answered at once", "a signal that comes at once"])
 def test_two_crashes_in_one_schedule_of(name: str) -> None:
     workflow, _, options = waiting.CASES[name]
@@ -77,10 +80,12 @@ def test_two_crashes_in_one_schedule_of(name: str) -> None:
     assert report.schedules == 500
 
 
-@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.parametrize(
+    "name", [name if name in PER_COMMIT else pytest.param(name, marks=pytest.mark.soak) for name in TIMED]
+)
 def test_no_crash_changes_what_comes_of_timers_that_are_only_fired(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where very many are due: whoever fires them does not go on with their runs."""
-    monkeypatch.setattr(recovery, "DUE_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "DUE_AT_ONCE", 1)
     workflow, _, options = waiting.CASES[name]
     report = explore(workflow, idempotent=STEPS, **options)
     assert report.safe, report.explain()

@@ -7,17 +7,17 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox, loading, turns
-from holdfast.engine import run as run_handle
-from holdfast.engine.actor import RunActor
+from holdfast.engine import inbox, signal_ids
 from holdfast.engine.committer import Committer
 from holdfast.engine.inbox import Inbox
+from holdfast.engine.ownership import load
+from holdfast.engine.run.turn import Turn
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.ids import unique
 from holdfast.rules import decide, questions, resuming, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
-from holdfast.store.sqlite_reads import SqliteReads
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.explorer import waiting
 from tests.explorer.ablations import Ablation, _all, _consumed_on_delivery, _messages_later, _method
 
@@ -65,16 +65,17 @@ def _nothing_forgotten(original: Any) -> Any:
 def _output_in_memory(original: Any) -> Any:
     """What a pended node gave is kept by whoever ran it, and not in the journal."""
 
-    def complete(actor: RunActor, draft: Draft) -> None:
+    def fill(self: Turn) -> None:
+        actor, draft = self.actor, self.draft
         for index, entry in enumerate(draft.entries):
             event = entry.event
             if isinstance(event, ev.NodeSuspended) and event.mode == "next":
                 actor.engine.values.put(actor.run_no, entry.seq, bytes(event.output))
                 nothing = msgspec.structs.replace(event, output=msgspec.Raw(b"null"))
                 draft.entries[index] = msgspec.structs.replace(entry, event=nothing)
-        original(actor, draft)
+        original(self)
 
-    return complete
+    return fill
 
 
 def _deadline_passes_anyway() -> Any:
@@ -121,25 +122,25 @@ OF_WAITS = [
              _deadline_passes_anyway, ANSWERED),
     Ablation("answer consumed on delivery", "outside the commit of what it leads to", waiting.asks,
              _all(lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery),
-                  lambda: mock.patch.multiple(loading, deliver=_consumed_on_delivery)), ANSWERED),
+                  lambda: mock.patch.multiple(load, deliver=_consumed_on_delivery)), ANSWERED),
     Ablation("signals without an id", "a signal that is sent again is another one", waiting.receives_many,
-             _method(run_handle, "signal_message_id", lambda run_id, signal_id: unique("m_")),
+             _method(signal_ids, "message_id", lambda run_id, signal_id, refusals=0: unique("m_")),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("kept signals forgotten", "a takeover does not read the signals that came early", waiting.receives_many,
-             _method(loading, "held_signals", lambda messages: {}),
+             _method(load, "held_signals", lambda messages: {}),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("kept signals counted as received", "their rows say that they were taken", waiting.receives_many,
              _method(decide, "Outcome", _held_counts_as_consumed),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("signal sent after the commit", "the call is remembered, then the signal goes out",
              waiting.sends_to_another_run, _all(_method(Committer, "_try", _messages_later),
-                  _method(SqliteReads, "waits_for_ended", lambda self, *page: ([], 0))), STEPS),
+                  _method(SqliteStore, "waits_for_ended", lambda self, *page: ([], 0))), STEPS),
     Ablation("pended output in memory", "what a pended node gave is not stored", waiting.pends,
-             _method(turns, "complete", _output_in_memory(turns.complete)), {"people_take": 0}),
+             _method(Turn, "fill", _output_in_memory(Turn.fill)), {"people_take": 0}),
     Ablation("memory kept for a rerun", "a node that runs again remembers its first time", waiting.pends_code,
              _method(Draft, "emit", _nothing_forgotten(Draft.emit)), {**STEPS, "resumes": waiting.CHECKED}),
     Ablation("pause forgotten at a takeover", "a run that is read again is not paused", waiting.paused,
-             _method(loading, "state_from_rows", _unpaused_when_loaded(loading.state_from_rows)),
+             _method(load, "state_from_rows", _unpaused_when_loaded(load.state_from_rows)),
              {"pause_after": "first"}),
     Ablation("resume of another basket", "of several baskets another one is emptied than the one that was named",
              waiting.pends_twice, _method(resuming, "_choose", _another_basket)),

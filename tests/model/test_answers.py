@@ -166,8 +166,10 @@ def test_a_value_nested_deep_is_checked_or_refused_and_breaks_nothing() -> None:
         assert isinstance(problems(schema, b"[" * depth + b"1" + b"]" * depth)[0], str)
 
 
-def test_a_schema_that_goes_in_circles_ends() -> None:
-    assert wrong({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, 1) == []
+def test_a_schema_that_goes_in_circles_is_refused_with_the_reason() -> None:
+    circle = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+    (told,) = wrong(circle, 1)
+    assert "parts apply to one place of a value" in told
 
 
 def test_a_pattern_that_never_ends_does_end() -> None:

@@ -7,7 +7,6 @@ is gone, its OS lock is free, and its row still says that it owns the run. A sec
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,21 +18,23 @@ from hypothesis import strategies as st
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import EngineSettings
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
 from holdfast.model.errors import StoreError
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import Commit, Landed
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.row_types import Commit, CommitResult
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.worker.executor import LocalExecutor
+from tests.budget import examples
 from tests.engine.kit import check_file
 from tests.property import graphs
-from tests.property.conftest import MORE
 from tests.property.graphs import Expected, definitions
 
 INPUTS = st.fixed_dictionaries({"n": st.integers(0, 99)})
 RUN = "run-1"
 COMPOSED = True
-"""engine/values.py does not yet read the list of a map whose items end in a map, a loop or something outside them."""
+"""store/records/stored_values.py does not yet read the list of a map whose items end in a map, a loop or something
+outside them."""
 
 
 class MortalStore(SqliteStore):
@@ -46,7 +47,7 @@ class MortalStore(SqliteStore):
         self._dies_at = dies_at
         self._applied = applied
 
-    def commit(self, group: Sequence[Commit]) -> list[Landed]:
+    def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         if self.dead:
             raise StoreError("it is dead")
         self.commits += 1
@@ -66,12 +67,12 @@ class MortalStore(SqliteStore):
 async def life(path: Path, store: SqliteStore, definition: Definition, seed: Any, persistence: str) -> Any:
     """Start the run (or find it) and drive it until it ends or the store dies; the result, or None after a crash."""
     options = EngineSettings(grace_seconds=0.0, sweep_seconds=60.0)
-    engine = Engine(store, LocalExecutor(threads=2), database=path, settings=options)
+    engine = Engine(store, LocalExecutor(threads=2), Inspector, settings=options)
     workflow: Any = SimpleNamespace(registered=graphs.registered(definition))
     await engine.open()
 
     async def drive_run() -> Any:
-        await engine.recovery.sweep()
+        await engine.claims.sweep()
         run = await engine.start(workflow, run_id=RUN, persistence=persistence, seed=seed)
         return await run.result(timeout=60)
 
@@ -85,10 +86,8 @@ async def life(path: Path, store: SqliteStore, definition: Definition, seed: Any
         await asyncio.wait([driving])
         return None
     finally:
-        if isinstance(store, MortalStore) and store.dead:
-            fd, engine.lease._lock_fd = engine.lease._lock_fd, None
-            assert fd is not None
-            os.close(fd)  # the process is gone: its lock is free, its file and its row are still there
+        if isinstance(store, MortalStore) and store.dead and engine.lease._lock is not None:
+            engine.lease._lock.forget()  # the process has died: its lock is free, its file and its row are there
         await engine.close()
 
 
@@ -97,7 +96,7 @@ def drive(path: Path, store: SqliteStore, definition: Definition, seed: Any, per
     return asyncio.run(life(path, store, definition, seed, persistence))
 
 
-@settings(max_examples=30 * MORE)
+@settings(max_examples=examples(30))
 @given(definitions(composed=COMPOSED), INPUTS, st.sampled_from(["aggressive", "lazy"]))
 def test_without_faults_every_body_runs_once_and_the_result_is_right(
     definition: Definition, seed: Any, persistence: str
@@ -113,7 +112,7 @@ def test_without_faults_every_body_runs_once_and_the_result_is_right(
         check_file(path)
 
 
-@settings(max_examples=120 * MORE)
+@settings(max_examples=examples(120))
 @given(
     definitions(composed=COMPOSED),
     INPUTS,

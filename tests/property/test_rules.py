@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.model import events as ev
 from holdfast.model.definition import Definition
 from holdfast.model.statuses import RUN_TERMINAL
-from tests.property.conftest import MORE
+from tests.budget import examples
 from tests.property.graphs import Expected, definitions, work
 from tests.rules.play import Play
 
@@ -22,7 +22,7 @@ def play(definition: Definition, seed: Any, slots: int | None = None) -> Play:
     return Play(*definition.nodes, result=definition.result, inputs={"seed": seed}, slots=slots)
 
 
-@settings(max_examples=200 * MORE)
+@settings(max_examples=examples(200))
 @given(definitions(), INPUTS, st.randoms(use_true_random=False), st.sampled_from([None, 1, 2]))
 def test_every_body_runs_once_after_what_it_needs_with_the_right_arguments(
     definition: Definition, seed: Any, chance: Any, slots: int | None
@@ -41,7 +41,7 @@ def test_every_body_runs_once_after_what_it_needs_with_the_right_arguments(
     check_order(run)
 
 
-@settings(max_examples=200 * MORE)
+@settings(max_examples=examples(200))
 @given(definitions(), INPUTS, st.randoms(use_true_random=False), st.data())
 def test_crashes_at_any_turn_change_nothing_that_anybody_sees(
     definition: Definition, seed: Any, chance: Any, data: st.DataObject
@@ -74,7 +74,7 @@ def test_crashes_at_any_turn_change_nothing_that_anybody_sees(
     check_order(run)
 
 
-@settings(max_examples=200 * MORE)
+@settings(max_examples=examples(200))
 @given(
     definitions(size=4, depth=3),
     INPUTS,

@@ -15,10 +15,10 @@ import holdfast as hf
 from holdfast.model import events as ev
 from holdfast.model.definition import Body, Definition, NodeDef, Param
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.sqlite_store import SqliteStore
+from tests.budget import examples
 from tests.engine.kit import check_file
 from tests.property import graphs
-from tests.property.conftest import MORE
 from tests.property.graphs import Expected, definitions, work
 from tests.property.test_crashes import MortalStore, drive
 from tests.rules.play import Play
@@ -45,7 +45,7 @@ def _has_data(run: Play, target: str) -> bool:
     return ns is not None and ns.status != "skipped"
 
 
-@settings(max_examples=300 * MORE)
+@settings(max_examples=examples(300))
 @given(definitions(), INPUTS, st.randoms(use_true_random=False), st.sampled_from([None, 1, 2]), st.booleans())
 def test_going_back_at_random_changes_no_argument_and_no_result(
     definition: Definition, seed: Any, chance: Any, slots: int | None, graceful: bool
@@ -72,7 +72,7 @@ def test_going_back_at_random_changes_no_argument_and_no_result(
     check_stillness(run)
 
 
-@settings(max_examples=100 * MORE)
+@settings(max_examples=examples(100))
 @given(
     definitions(size=4, depth=2),
     INPUTS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine.paths import TEMP_HOLD, ExecutionPath, sanitised
+from holdfast.inspect.paths import TEMP_HOLD, ExecutionPath, sanitised
 from holdfast.opening import open_engine
 from holdfast.testing import corrupt
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine import rows, supplies
+from holdfast.engine import rule_inputs
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import references, validation
@@ -29,7 +29,8 @@ from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState, ret
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
 from holdfast.rules.draft import Draft, Outcome, Refusal, ToRun
-from holdfast.store.api import NodeRow
+from holdfast.store.records import state_rows
+from holdfast.store.row_types import NodeRow
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -421,14 +422,14 @@ class Play:
         if draft.entries:
             self.turns.append(draft.entries)
         self.entries += draft.entries
-        for row in map(NodeRow._make, rows.changed_nodes(self.state)):
+        for row in map(NodeRow._make, state_rows.changed_nodes(self.state)):
             self._rows[row.node, row.path, row.visit] = row
         if self.state.fold_changed or self._fold is None:
             self._fold = msgspec.json.encode(self.state.fold)
         self.state.fold_changed = False
-        for wait in rows.wait_rows(self.state, draft.entries):
+        for wait in state_rows.wait_rows(self.state, draft.entries):
             self._waits[wait.wait_id] = self._merged(wait)
-        for timer in rows.timer_rows(self.state, draft.entries):
+        for timer in state_rows.timer_rows(self.state, draft.entries):
             self._timers[timer.timer] = timer
         self._settle(draft.extra.outcomes)
         self.most_open = max(self.most_open, len(self.state.scopes))
@@ -489,7 +490,10 @@ class Play:
             self.tell(cmd.ProvideParams(scope.path, found))
 
     def _provide_undo(self) -> None:
-        self.tell(supplies.undo(self.plan, list(self._rows.values())))
+        self.tell(rule_inputs.undo(self.state, list(self._rows.values()), self._journal))
+
+    def _journal(self, *types: str) -> list[ev.Entry]:
+        return [entry for entry in self.entries if type(entry.event).__name__ in types]
 
     # --- values --------------------------------------------------------------------------------------------------
 
@@ -590,12 +594,12 @@ class Play:
         return state
 
     def _from_tables(self) -> RunState:
-        row = rows.run_row(self.state, 1, None, "", None, 1)
+        row = state_rows.run_row(self.state, 1, None, "", None, 1)
         row = msgspec.structs.replace(row, fold=self._fold)
         opened = [r for r in self._rows.values() if r.is_open]
         waits = [w for w in self._waits.values() if w.status == "open"]
         timers = [t for t in self._timers.values() if t.status == "set"]
-        return rows.state_from_rows(self.plan, row, opened, waits, timers)
+        return state_rows.state_from_rows(self.plan, row, opened, waits, timers)
 
     @staticmethod
     def _facts(state: RunState) -> dict[str, Any]:
@@ -603,7 +607,7 @@ class Play:
         return {
             "run": (state.status, state.seq, state.branch, state.recoveries, state.started_at, state.finished_at),
             "fold": msgspec.to_builtins(state.fold),
-            "nodes": {key: rows.node_row(1, ns, 1) for key, ns in state.nodes.items()},
+            "nodes": {key: state_rows.node_row(1, ns, 1) for key, ns in state.nodes.items()},
             "held": {key: ns.waits for key, ns in state.nodes.items() if ns.waits},
             "waits": msgspec.to_builtins(state.waits),
             "timers": dict(state.timers),
@@ -619,7 +623,7 @@ class _Everything:
     def get(self, key: Instance) -> NodeState | None:
         ns = self._play.state.nodes.get(key)
         row = self._play.rows().get((*key, self._play.state.visit_of(*key)))
-        return ns if ns is not None or row is None else rows.node_from_row(self._play.state, row)
+        return ns if ns is not None or row is None else state_rows.node_from_row(self._play.state, row)
 
     def __getitem__(self, key: Instance) -> NodeState:
         ns = self.get(key)

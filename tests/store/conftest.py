@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.servers import PostgresServer, required_server
 
 

@@ -21,7 +21,7 @@ def main(source: str, target: str, fatal_what: str, fatal_table: str) -> None:
         if (what, table) == (fatal_what, fatal_table) and done:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    copying.copy(source, target, is_dead=lambda row, now: False, progress=progress)
+    copying.copy(source, target, is_dead=lambda side, row, now: False, progress=progress)
 
 
 main(*sys.argv[1:])

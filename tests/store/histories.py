@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from hypothesis import strategies as st
 
-from holdfast.store.api import (
+from holdfast.store.row_types import (
     OF_PEOPLE,
     BranchRow,
     Check,
@@ -30,7 +30,7 @@ from holdfast.store.api import (
     TimerRow,
     WaitRow,
 )
-from holdfast.testing.conformance.oracle.store import OracleStore
+from tests.store.oracle.store import OracleStore
 
 WORKFLOWS = ["order", "bill", "Bill"]
 QUEUES = ["default", "slow", "Slow"]
@@ -221,6 +221,7 @@ class Author:
             started_at=self.pick([None, 11]),
             finished_at=self.number(1, 50) if has_ended else None,
             queue=self.pick(QUEUES),
+            format=2 if self.is_rare(10) else 1,
         )
         opens = None if origin is None else BranchRow(no, 2, 1, cut, 2, "fork", origin.run_no, 60)
         commit = Commit(row.run_no, 1, 0, create=row, events=events, opens=opens)
@@ -253,10 +254,12 @@ class Author:
             started_at=self.pick([run.started_at, 12]),
             finished_at=self.number(1, 50) if ends else None,
             fold=self.pick([None, b"{}", b'{"x":1}']),
+            format=self.number(1, 3) if self.is_rare(20) else 1,
         )
         if not ends and opens is None and self.is_rare(3):
             change = RunStep(*moved, self.number(0, 2))
         commit = Commit(no, token, expected, change=change, events=events, opens=opens)
+        commit.expected_hash = self.pick([None, run.head_hash]) if not self.is_rare(12) else b"of another run"
         commit.ends = ends and not self.is_rare(3)
         if opens is not None:
             rows = [key for key in self.oracle.tables.nodes if key[0] == no]
@@ -384,12 +387,17 @@ class Author:
         runs = self.oracle.tables.runs
         tokens = {no: runs[no].token if no in runs else 1 for no in self.some_runs()}
         leases = [(no, self.off(token, 6)) for no, token in tokens.items()]
-        self.call("release", leases + leases[:1], unused=self.is_rare(3))
+        owners = [run.engine for no in tokens if (run := runs.get(no)) is not None and run.engine is not None]
+        engine = self.pick(owners) if owners and not self.is_rare(6) else self.pick(ENGINES)
+        self.call("release", engine, leases + leases[:1], unused=self.is_rare(3))
 
     def _hold(self) -> None:
         no = self.any_run()
         run = self.oracle.tables.runs.get(no)
-        self.call("set_hold", no, self.off(1 if run is None else run.token, 6), self.pick(HOLDS))
+        token, engine = (1, None) if run is None else (run.token, run.engine)
+        if self.is_rare(6):
+            engine = self.pick(ENGINES)
+        self.call("set_hold", no, self.off(token, 6), engine, self.pick(HOLDS))
 
     def _version(self, workflow: str | None = None) -> None:
         name = self.pick(["h1", "h2", "H1"])
@@ -401,11 +409,13 @@ class Author:
 
     def _engine(self) -> None:
         engine, known = self.pick(ENGINES), self.oracle.tables.engines
-        match self.pick(["register", "renew", "remove", "judge"]):
+        match self.pick(["register", "renew", "offer", "remove", "judge"]):
             case "register":
                 self._register(engine)
             case "renew":
                 self.call("renew_engine", engine, self.number(1, 50))
+            case "offer":
+                self.call("set_offer", engine, self.pick([b"{}", b'{"lost_threads":17}']))
             case "remove":
                 self.call("remove_engine", engine)
                 if self.is_rare(3):
@@ -519,7 +529,7 @@ class Author:
         self.call("event_data", no, self.some(range(1, 8), 5))
         self.call("event_data_of", [(one, self.number(1, 5)) for one in self.some_runs()])
         self.call("branches", no)
-        self.call("differing_heads", self.some_runs())
+        self.call("differing_heads", self.some_runs(), types)
         self.call("evidence", no, self.number(0, 3), limit)
 
     def _ask_people(self) -> None:

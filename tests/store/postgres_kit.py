@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from holdfast.store.postgres_connections import address
-from holdfast.store.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_statements import in_schema
 
 T = TypeVar("T")
 

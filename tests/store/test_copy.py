@@ -16,22 +16,24 @@ import asyncpg
 import pytest
 
 import holdfast as hf
-from holdfast.engine.doctor.check import check
-from holdfast.engine.leases import life_of
+from holdfast.inspect.doctor.check import check
 from holdfast.model.errors import StoreError, StoreMissing, UnfinishedCopy, UsageError
-from holdfast.store import copying, postgres_contents
-from holdfast.store.api import EngineRow
-from holdfast.store.contents import NOT_COPIED, Row
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store import copying
+from holdfast.store.contents import NOT_COPIED, Contents, Meta, Row
 from holdfast.store.copying import Copied
-from holdfast.store.migrate import migrations
-from holdfast.store.postgres_connections import address
-from holdfast.store.postgres_statements import in_schema
-from holdfast.store.sqlite_contents import SqliteContents
-from holdfast.store.urls import contents_at, is_postgres, store_at
-from holdfast.testing.conformance.store import make_runs
+from holdfast.store.liveness import Locks, life_of
+from holdfast.store.postgres import postgres_contents
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.row_types import EngineRow
+from holdfast.store.sql_files import migrations
+from holdfast.store.sqlite.sqlite_contents import SqliteContents
+from holdfast.store.urls import contents_at, database_file, is_postgres, store_at
 from tests.doctor.ward import admit
 from tests.engine.kit import until_async
 from tests.servers import PostgresServer
+from tests.store.conformance.store import make_runs
 from tests.store.postgres_kit import asking, columns, sql
 
 Place = Callable[[str], str]
@@ -93,8 +95,8 @@ def copy(source: str, target: str, **options: Any) -> list[Copied]:
     return copying.copy(source, target, is_dead=is_dead, **options)
 
 
-def is_dead(row: EngineRow, now: int) -> bool:
-    return life_of(row, now) == "dead"
+def is_dead(side: Contents, row: EngineRow, now: int) -> bool:
+    return life_of(row, now, Locks(database_file(side.shown), side.meta().store_id)) == "dead"
 
 
 def source_of(kind: str, filled: Path, place: Place) -> str:
@@ -156,7 +158,8 @@ def test_every_table_of_the_schema_is_copied_but_those_that_are_a_databases_own(
     there = columns(url)
     assert copied | NOT_COPIED == {table for table, _ in there} - {"run_leases"}
     of_its_own = {column for table, column in there if table == "store_meta"}
-    assert of_its_own == {"single", "schema_version", "store_id", "next_run_no"}, "what of it goes into a copy?"
+    known = {"single", "schema_version", "store_id", "next_run_no", "epoch", "closed"}
+    assert of_its_own == known, "what of it goes into a copy?"
 
 
 @pytest.mark.parametrize(("source_kind", "target_kind"), KINDS)
@@ -177,6 +180,34 @@ def test_a_copy_holds_what_was_copied_with_its_numbers_and_nobody_owns_its_runs(
     assert [row[token] + 1 for row in runs] == [row[token] for row in freed]
     assert {row[engine] for row in freed} == {None}
     assert [(*row[:token], *row[token + 1 :]) for row in runs] == [(*row[:token], *row[token + 1 :]) for row in freed]
+    assert violations(target) == []
+    was, now = meta_of(source), meta_of(target)
+    assert (now.store_id, now.next_run_no, now.closed) == (was.store_id, was.next_run_no, was.closed)
+    assert now.epoch > was.epoch
+
+
+def meta_of(url: str) -> Meta:
+    with closing(contents_at(url)) as contents:
+        return contents.meta()
+
+
+@pytest.mark.parametrize("target_kind", ["sqlite", "postgres"])
+def test_a_copy_with_a_new_identity_is_another_store_whose_unfinished_runs_are_on_hold(
+    target_kind: str, filled: Path, place: Place
+) -> None:
+    source, target = f"sqlite:///{filled}", place(target_kind)
+    copy(source, target, new_identity=True)
+    assert meta_of(target).store_id != meta_of(source).store_id
+    assert meta_of(target).epoch == 1
+    store = store_at(target, create=False)
+    store.open()
+    try:
+        runs = store.runs(limit=1_000)
+        assert {run.hold is not None for run in runs} == {True, False}
+        for run in runs:
+            assert (run.hold or "").startswith("other_identity: ") == (run.status not in RUN_TERMINAL)
+    finally:
+        store.close()
     assert violations(target) == []
 
 
@@ -208,7 +239,7 @@ def test_a_column_that_nobody_thought_of_is_copied(place: Place) -> None:
     source, target = make(place("sqlite")), make(place("postgres"))
     for url in (source, target):
         change(url, "ALTER TABLE holdfast.run_timers ADD COLUMN mood TEXT")
-    change(source, "INSERT INTO holdfast.run_timers VALUES (1, 't', 2, 1, 'set', 'merry')")
+    change(source, "INSERT INTO holdfast.run_timers VALUES (1, 't', 2, 1, 'set', '', 0, 'merry')")
     copy(source, target)
     assert sql(target, "SELECT mood FROM holdfast.run_timers") == [("merry",)]
 
@@ -304,7 +335,7 @@ def test_an_engine_that_is_dead_is_in_nobodys_way_and_does_not_come_along(kind: 
     store.register_engine(EngineRow("eng_dead", "elsewhere", 1, "", 1, 2, b"{}"))
     make_runs(store, 1, engine="eng_dead")
     (free,) = make_runs(store, 1, engine="eng_older")
-    store.release([(free, 1)])
+    store.release("one", [(free, 1)])
     store.close()
     copy(source, target)
     with closing(contents_at(target)) as contents:

@@ -1,6 +1,6 @@
 """The same random histories through a plain oracle, SQLite and PostgreSQL: every answer is the same.
 
-HOLDFAST_EXPLORE=20 runs twenty times as many, at random. A history that tells stores apart is made smaller, call by
+HOLDFAST_EXPLORE=n runs n times as many, at random. A history that tells stores apart is made smaller, call by
 call and row by row, before it is shown; hypothesis, which knows nothing of calls, would need minutes.
 """
 
@@ -13,13 +13,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from msgspec.structs import replace
 
-from holdfast.store.api import Commit, Landed, MessageRow, Store
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.conformance.oracle.store import OracleStore
-from tests.property.conftest import MORE
+from holdfast.store.contract import Store
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.row_types import Commit, CommitResult, MessageRow
+from holdfast.store.sqlite.sqlite_store import SqliteStore
+from tests.budget import examples
 from tests.servers import PostgresServer
 from tests.store.histories import Call, History, histories
+from tests.store.oracle.store import OracleStore
 from tests.store.postgres_kit import sql
 
 HISTORIES = 60
@@ -101,7 +102,7 @@ def stores(postgres: PostgresServer) -> Iterator[Stores]:
     store.close()
 
 
-@settings(max_examples=HISTORIES * MORE, phases=[Phase.generate])
+@settings(max_examples=examples(HISTORIES), phases=[Phase.generate])
 @given(history=histories())
 def test_every_store_answers_what_the_oracle_answers(stores: Stores, history: History) -> None:
     found = stores.difference(history)
@@ -115,7 +116,7 @@ def comparable(answer: Any) -> Any:
     """An answer with its types, less what stores may choose: the words of a refusal, and the numbers of messages, which
     only tell their order."""
     match answer:
-        case Landed():
+        case CommitResult():
             return answer.refusal
         case MessageRow():
             return repr(answer._replace(no=0))

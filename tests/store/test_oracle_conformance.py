@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.store.api import Store
-from holdfast.testing.conformance.checking import CheckingConformance
-from holdfast.testing.conformance.engines import EnginesConformance
-from holdfast.testing.conformance.oracle.store import OracleStore
-from holdfast.testing.conformance.orders import OrderConformance
-from holdfast.testing.conformance.people import PeopleConformance
-from holdfast.testing.conformance.store import StoreConformance
+from holdfast.store.contract import Store
+from tests.store.conformance.checking import CheckingConformance
+from tests.store.conformance.engines import EnginesConformance
+from tests.store.conformance.orders import OrderConformance
+from tests.store.conformance.people import PeopleConformance
+from tests.store.conformance.store import StoreConformance
+from tests.store.oracle.store import OracleStore
 
 
 class TestOracle(StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance, OrderConformance):

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.model.errors import StoreMissing, UsageError
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.store.urls import database_file, is_postgres, shown, store_at
 from tests.servers import PostgresServer
 from tests.store.postgres_kit import columns

@@ -58,6 +58,70 @@ def test_a_remembered_failure_is_caught_by_its_own_class_and_reads_as_before(err
     assert describe(again).retryable == info.retryable
 
 
+class ApiError(Exception):
+    def __init__(self, status: int, text: str, response: object = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = {"retry-after": [1, 2]}
+        self.response = response
+
+
+def test_attributes_that_are_json_are_kept_and_others_are_not() -> None:
+    again = raise_again(describe(ApiError(429, "slow", response=object())), "step call")
+    assert isinstance(again, ApiError)
+    assert (again.status, again.headers, again.args) == (429, {"retry-after": [1, 2]}, ("slow",))
+    assert not hasattr(again, "response")
+    assert describe(again).attributes == {"status": 429, "headers": {"retry-after": [1, 2]}}
+
+
+def test_what_an_exception_of_the_library_carries_is_kept() -> None:
+    missing = raise_again(describe(FileNotFoundError(2, "No such file", "/nowhere")), "step read")
+    assert isinstance(missing, FileNotFoundError)
+    assert (missing.errno, missing.filename) == (2, "/nowhere")
+    failed = raise_again(describe(subprocess.CalledProcessError(3, ["false"], "out")), "step call")
+    assert isinstance(failed, subprocess.CalledProcessError)
+    assert (failed.returncode, failed.cmd, failed.stdout) == (3, ["false"], "out")
+
+
+def test_a_failed_child_that_a_step_passes_on_keeps_its_error() -> None:
+    info = describe(hf.ChildFailed("it has failed", run_id="c", error=describe(ValueError("no"))))
+    again = raise_again(info, "step start")
+    assert isinstance(again, hf.ChildFailed)
+    assert (again.run_id, again.error.message) == ("c", "ValueError: no")
+
+
+def test_what_a_failure_carries_is_bounded() -> None:
+    error = ApiError(500, "broken")
+    error.headers = {"x": ["y" * 20_000]}
+    info = describe(error)
+    assert info.attributes == {"status": 500, "response": None}
+    long_named = type("L" * 5_000_000, (ValueError,), {})
+    info = describe(long_named("no"))
+    assert sum(map(len, info.kinds)) <= ERROR_BYTES_MAX // 4
+    assert len(info.message) <= ERROR_BYTES_MAX
+    assert "ValueError" in info.kinds
+
+
+def test_fail_carries_data_and_says_when_it_cannot() -> None:
+    info = describe(hf.Fail("sold out", details={"left": 0}))
+    assert info.details == {"left": 0}
+    again = raise_again(info, "step book")
+    assert isinstance(again, hf.Fail)
+    assert again.details == {"left": 0}
+    for details in (object(), "x" * 20_000):
+        info = describe(hf.Fail("sold out", details=details))
+        assert info.details is None
+        assert "sold out (its details are not kept" in info.message
+        assert "details are not kept" in str(raise_again(info, "step book"))
+
+
+def test_frames_of_the_step_are_told_again_when_the_body_fails_with_it() -> None:
+    with pytest.raises(ConnectionError) as caught:
+        _fetch()
+    again = raise_again(describe(caught.value), "step fetch")
+    assert any("in _fetch: " in frame for frame in describe(again).frames)
+
+
 def test_a_failure_of_a_class_that_is_not_loaded_is_a_failed_step() -> None:
     class Local(Exception):
         pass

@@ -1,10 +1,9 @@
-"""Loading code: by the user's word, with clear mistakes, and by a run's record only when nobody else can write it."""
+"""Loading code that the user names: under the right module name, once, and with clear mistakes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import subprocess
 import sys
 import textwrap
@@ -15,9 +14,8 @@ import apsw
 import pytest
 
 from holdfast.model import handlers
-from holdfast.model.errors import MissingCode, UsageError
-from holdfast.model.handlers import CodeLocation
-from holdfast.worker.loading import load_file, load_recorded, load_target, workflows_in
+from holdfast.model.errors import UsageError
+from holdfast.worker.loading import load_code, load_file, load_target, source_files, workflows_in
 
 WORKFLOW = """
 from holdfast.model import handlers
@@ -215,6 +213,30 @@ def test_a_relative_import_says_how_to_name_the_module(write: Write) -> None:
         load_file(write("hf_pack/hf_shop.py", "from . import other\n"))
 
 
+def test_a_file_in_a_package_has_the_name_that_others_import_it_by(write: Write, tmp_path: Path) -> None:
+    write("hf_app/__init__.py", "")
+    write("hf_app/flows/__init__.py", "")
+    write("hf_app/flows/hf_steps.py", "")
+    file = write("hf_app/flows/hf_shop.py", "from .hf_steps import handlers as _\n" + ONE)
+    module = load_file(file)
+    assert module.__name__ == "hf_app.flows.hf_shop"
+    assert sys.path[0] == str(tmp_path)
+    assert load_file(file) is module is load_target("hf_app.flows.hf_shop")[0]
+
+
+def test_a_script_in_a_package_still_finds_its_neighbours(write: Write) -> None:
+    write("hf_app/__init__.py", "")
+    write("hf_app/hf_neighbour.py", "")
+    assert load_file(write("hf_app/hf_shop.py", "import hf_neighbour\n" + ONE)).__name__ == "hf_app.hf_shop"
+
+
+def test_the_files_of_a_module_are_its_own_and_those_of_the_workflows_it_imports(write: Write) -> None:
+    flows = write("hf_flows.py", ONE)
+    write("hf_unrelated.py", "")
+    main = write("hf_main.py", "import hf_unrelated\nfrom hf_flows import fulfil\n")
+    assert source_files(load_file(main)) == {str(main), str(flows)}
+
+
 def test_a_taken_name_is_not_replaced(write: Write) -> None:
     with pytest.raises(UsageError, match=r"its name 'textwrap' is taken by .*textwrap\.py\. Rename the file"):
         load_file(write("textwrap.py", ONE))
@@ -264,10 +286,7 @@ same = hf_real_fulfil.named("other_id")
     registered = handlers.find_workflow("hf_real_fulfil")
     assert registered is not None
     assert handlers.find("hf_real.charge") is not None
-    (tmp_path / "holdfast.db").touch(mode=0o600)
-    tmp_path.chmod(0o700)
-    file.chmod(0o600)
-    assert load_recorded(registered.code, str(tmp_path / "holdfast.db")) is sys.modules["hf_real"]
+    assert load_code(registered.code) is sys.modules["hf_real"]
 
 
 def test_main_is_registered_under_its_stem_instead_of_running_again(write: Write) -> None:
@@ -288,115 +307,6 @@ if __name__ == "__main__":
     )
     done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "executed as __main__\n", "")
-
-
-# --- by a run's record -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    path = tmp_path / "holdfast.db"
-    path.touch(mode=0o600)
-    return str(path)
-
-
-def recorded(file: Path) -> CodeLocation:
-    return CodeLocation(kind="file", file=str(file), module=file.stem, name="fulfil", sys_path=str(file.parent))
-
-
-def test_recorded_file_is_loaded(write: Write, database: str) -> None:
-    assert load_recorded(recorded(write("hf_shop.py", ONE)), database).__name__ == "hf_shop"
-    assert "fulfil" in handlers.workflow_names()
-
-
-def test_recorded_module_is_loaded(write: Write, database: str, tmp_path: Path) -> None:
-    write("hf_pack/__init__.py", "")
-    file = write("hf_pack/hf_shop.py", ONE)
-    code = CodeLocation(kind="module", file=str(file), module="hf_pack.hf_shop", name="fulfil", sys_path=str(tmp_path))
-    assert load_recorded(code, database).__name__ == "hf_pack.hf_shop"
-
-
-def test_a_file_that_was_run_with_m_is_loaded_under_its_dotted_name(
-    write: Write, database: str, tmp_path: Path
-) -> None:
-    write("hf_pack/__init__.py", "")
-    write("hf_pack/hf_other.py", "")
-    file = write("hf_pack/hf_shop.py", "from . import hf_other\n" + ONE)
-    code = CodeLocation(kind="file", file=str(file), module="hf_pack.hf_shop", name="fulfil", sys_path=str(tmp_path))
-    assert load_recorded(code, database).__name__ == "hf_pack.hf_shop"
-
-
-def test_code_of_a_notebook_says_how_to_move_it(database: str) -> None:
-    with pytest.raises(MissingCode, match=r"fulfil was defined in a notebook.*top level of a file.*--code FILE"):
-        load_recorded(CodeLocation(kind="process", module="__main__", name="fulfil"), database)
-
-
-def test_a_file_that_is_gone_is_named(database: str, tmp_path: Path) -> None:
-    with pytest.raises(MissingCode, match=rf"fulfil is gone: it was in {tmp_path}/hf_shop\.py.*--code FILE"):
-        load_recorded(recorded(tmp_path / "hf_shop.py"), database)
-
-
-def test_a_workflow_that_is_gone_from_its_file_is_named(write: Write, database: str) -> None:
-    with pytest.raises(MissingCode, match=r"hf_shop\.py has no fulfil any more.*--code FILE"):
-        load_recorded(recorded(write("hf_shop.py", "")), database)
-
-
-posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="there are no uids and mode bits here")
-
-
-@posix
-@pytest.mark.parametrize("what", ["file", "database", "directory"])
-def test_what_everybody_may_write_is_not_loaded(write: Write, database: str, what: str) -> None:
-    file = write("hf_shop.py", ONE)
-    target = {"file": file, "database": Path(database), "directory": file.parent}[what]
-    target.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IWOTH)
-    with pytest.raises(MissingCode, match=f"{target} can be written by everybody.*--code {file}"):
-        load_recorded(recorded(file), database)
-    assert "hf_shop" not in sys.modules
-
-
-@posix
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("what", ["file", "database"])
-def test_what_belongs_to_somebody_else_is_not_loaded(write: Write, database: str, what: str) -> None:
-    file = write("hf_shop.py", ONE)
-    target = {"file": file, "database": Path(database)}[what]
-    os.chown(target, 65534, -1)
-    with pytest.raises(MissingCode, match=f"{target} belongs to another user.*--code {file}"):
-        load_recorded(recorded(file), database)
-
-
-@posix
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
-def test_what_a_group_of_several_may_write_is_not_loaded(write: Write, database: str) -> None:
-    file = write("hf_shop.py", ONE)
-    os.chown(file, -1, 65534)
-    file.chmod(0o660)
-    with pytest.raises(MissingCode, match=f"{file} can be written by its group.*--code {file}"):
-        load_recorded(recorded(file), database)
-
-
-@posix
-def test_the_users_private_group_is_nobody_else(write: Write, database: str) -> None:
-    grp = pytest.importorskip("grp")
-    pwd = pytest.importorskip("pwd")
-    try:
-        user = pwd.getpwuid(os.getuid())
-        group = grp.getgrgid(user.pw_gid)
-    except KeyError:
-        pytest.skip("this user has no entry")
-    if group.gr_name != user.pw_name or set(group.gr_mem) - {user.pw_name}:
-        pytest.skip("this user has no private group")
-    file = write("hf_shop.py", ONE)
-    os.chown(file, -1, user.pw_gid)
-    file.chmod(0o660)
-    assert load_recorded(recorded(file), database).__name__ == "hf_shop"
-
-
-@posix
-def test_a_store_that_is_no_file_of_ours_does_not_choose_code(write: Write) -> None:
-    with pytest.raises(MissingCode, match=r"the store is not a file of yours.*--code"):
-        load_recorded(recorded(write("hf_shop.py", ONE)), None)
 
 
 SCRIPT = """

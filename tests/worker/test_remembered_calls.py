@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.model import events as ev
-from holdfast.model.errors import StepMismatch
+from holdfast.model.errors import DuplicateKey, StepMismatch
 from holdfast.worker.memory import Call, Memory, idempotency_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,35 @@ def test_a_key_finds_its_memo_wherever_the_call_stands_and_whatever_it_is_given(
     again.call("", "step", "other", 1, "other")
     call = again.call("", "step", "charge", 6, "charge")
     assert answer(again, call) == "done"
-    assert call.step_key == made.step_key
+
+
+def test_the_idempotency_key_of_a_keyed_call_does_not_depend_on_its_scope() -> None:
+    made = [Memory().call(scope, "step", "charge", arg, "k") for scope, arg in (("", 5), ("t.1/", 5), ("", 6))]
+    assert made[0].step_key == made[1].step_key
+    assert made[0].step_key != made[2].step_key
+
+
+def test_a_keyed_call_finds_its_memo_in_another_scope_and_what_follows_is_told_of_that_memo() -> None:
+    made = Memory().call("t.1/", "step", "charge", 5, "k")
+    again = Memory.read([completed(made, "done")])
+    call = again.call("t.2/", "step", "charge", 5, "k")
+    assert answer(again, call) == "done"
+    assert (call.scope, call.position) == ("t.1/", 0)
+
+
+def test_a_keyed_call_in_another_scope_with_other_arguments_is_new() -> None:
+    made = Memory().call("t.1/", "step", "charge", 5, "k")
+    again = Memory.read([completed(made, "done")])
+    assert answer(again, again.call("t.2/", "step", "charge", 6, "k")) == "new"
+
+
+def test_one_key_in_two_scopes_is_refused_until_a_checkpoint() -> None:
+    memory = Memory()
+    memory.call("t.1/", "step", "charge", 5, "k")
+    with pytest.raises(DuplicateKey, match=r"scope 't.2/'.*scope 't.1/'"):
+        memory.call("t.2/", "step", "charge", 5, "k")
+    memory.close(b"1")
+    memory.call("t.2/", "step", "charge", 5, "k")
 
 
 def test_a_key_that_names_another_function_is_a_mismatch() -> None:

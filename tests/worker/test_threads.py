@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import UsageError
-from holdfast.worker.threads import Done, ThreadBodies, ThreadJob
+from holdfast.worker.threads import Done, GivenUp, ThreadBodies, ThreadJob
 
 
 @pytest.fixture
 async def bodies() -> AsyncIterator[ThreadBodies]:
-    pool = ThreadBodies(threads=4, given_up_max=2)
+    pool = ThreadBodies(threads=4)
     yield pool
     await pool.close(10)
 
@@ -150,7 +150,7 @@ async def test_a_queued_job_that_is_given_up_never_begins() -> None:
     stuck.release.set()
     await first
     assert await run(pool, lambda: "next") == ("next", None)
-    assert (began, waiting.started, pool.given_up, pool.free) == ([], False, 0, 1)
+    assert (began, waiting.started, pool._given_up.count, pool.free) == ([], False, 0, 1)
     await pool.close(10)
 
 
@@ -180,11 +180,11 @@ async def test_a_given_up_thread_is_replaced_and_its_late_result_dropped() -> No
     await stuck.running()
     assert job.give_up()
     assert not job.give_up()
-    assert pool.given_up == 1
+    assert pool._given_up.count == 1
     assert await waiting == ("waiting", None)
     assert pool.free == 1
     await stuck.ended()
-    assert (pool.given_up, job.started) == (0, True)
+    assert (pool._given_up.count, job.started) == (0, True)
     assert await run(pool, lambda: "next") == ("next", None)
     await pool.close(10)
 
@@ -197,24 +197,34 @@ async def test_a_result_that_is_on_its_way_when_the_job_is_given_up_is_dropped()
     ended.wait()  # the one thread took them in turn, and the loop has not looked yet
     assert not job.give_up()  # no thread is lost
     assert await run(pool, lambda: "next") == ("next", None)
-    assert (pool.given_up, pool.free, job.started) == (0, 1, True)
+    assert (pool._given_up.count, pool.free, job.started) == (0, 1, True)
     await pool.close(10)
 
 
-async def test_over_the_limit_of_lost_threads_new_jobs_are_refused_until_one_comes_back(bodies: ThreadBodies) -> None:
+async def test_lost_threads_count_over_all_pools_until_their_functions_return() -> None:
+    counts: list[int] = []
+    given_up = GivenUp(limit=2)
+    given_up.on_change = counts.append
+    pools = [ThreadBodies(threads=4, given_up=given_up) for _ in range(3)]
     bodies_stuck = [Stuck() for _ in range(3)]
-    jobs: list[ThreadJob] = [bodies.start(stuck, never) for stuck in bodies_stuck]
-    for stuck, job in zip(bodies_stuck, jobs, strict=True):
+    jobs: list[ThreadJob] = [pool.start(stuck, never) for pool, stuck in zip(pools, bodies_stuck, strict=True)]
+    for stuck, job, pool in zip(bodies_stuck, jobs, pools, strict=True):
         await stuck.running()
-        assert await run(bodies, lambda: "fine") == ("fine", None)
+        assert await run(pool, lambda: "fine") == ("fine", None)
+        assert not given_up.too_many
         job.give_up()
-    with pytest.raises(UsageError, match=r"takes no more sync bodies: 3 threads are lost.*at most 2.*process=True"):
-        bodies.start(lambda: None, never)
+    assert given_up.too_many
+    waiting = asyncio.create_task(given_up.fewer(30))
+    await asyncio.sleep(0)
+    assert not waiting.done()
     await bodies_stuck[0].ended()
-    assert await run(bodies, lambda: "again") == ("again", None)
+    await waiting
+    assert not given_up.too_many
     for stuck in bodies_stuck[1:]:
         await stuck.ended()
-    assert bodies.given_up == 0
+    assert (given_up.count, counts) == (0, [1, 2, 3, 2, 1, 0])
+    for pool in pools:
+        await pool.close(10)
 
 
 async def test_a_done_that_raises_does_not_lose_the_results_behind_it() -> None:

@@ -70,7 +70,7 @@ def steps_per_second(url: str, runs: int, steps: int) -> float:
 async def _chains(url: str, runs: int, steps: int) -> tuple[float, list[float]]:
     import asyncpg
 
-    from holdfast.store.postgres_connections import address
+    from holdfast.store.postgres.postgres_address import address
 
     where = address(url)
     connection = await asyncpg.connect(where.dsn, server_settings={"search_path": where.schema})

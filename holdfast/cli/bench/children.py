@@ -92,9 +92,8 @@ async def _crash(url: str, log: str, runs: int, kill_at: int) -> Figures:
     async with hf.open(url, lease_seconds=LEASE_SECONDS) as engine:
 
         async def go(number: int) -> None:
-            run_id = f"run-{number}"
             x = number * 10  # every step of every run has an x of its own
-            run = await engine.start(workflows.logged10, run_id=run_id, x=x) if kill_at else engine.get(run_id)
+            run = await engine.start(workflows.logged10, run_id=f"run-{number}", x=x)  # after the kill: the same run
             assert await run.result() == x + 10
 
         await asyncio.gather(*(go(number) for number in range(runs)))

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.cli.bench import workflows
 from holdfast.cli.bench.copies import copy_run, finished_run
 from holdfast.cli.bench.reference import Sizes, median
-from holdfast.store.api import Store
+from holdfast.store.contract import Store
 from holdfast.store.urls import store_at
 
 Figures = dict[str, Any]
@@ -80,7 +80,7 @@ def _claim(store: Store) -> float:
     claimed = store.claim("bench", [run_no for run_no, _, _ in found])
     seconds = time.perf_counter() - began
     assert len(claimed) == len(found) > 0
-    store.release([(row.run_no, row.token) for row in claimed])
+    store.release("bench", [(row.run_no, row.token) for row in claimed])
     return seconds
 
 

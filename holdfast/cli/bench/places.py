@@ -67,7 +67,7 @@ def _by_number(values: tuple[Any, ...]) -> dict[str, Any]:
 def _on_server(url: str) -> Iterator[Execute]:
     import asyncpg
 
-    from holdfast.store.postgres_connections import address
+    from holdfast.store.postgres.postgres_address import address
 
     where = address(url)
     with asyncio.Runner() as runner:

@@ -19,7 +19,7 @@ import holdfast as hf
 from holdfast.cli.bench import bare, children, flat, restart, sharing, waiting, workflows
 from holdfast.cli.bench.places import Place
 from holdfast.cli.bench.reference import Bench, Sample, median, percentile
-from holdfast.engine.doctor.check import check
+from holdfast.inspect.doctor.check import check
 from holdfast.store.urls import store_at
 
 Figures = dict[str, Any]
@@ -80,8 +80,15 @@ async def _step_times(url: str, chains: int, code: bool, serves: bool) -> list[f
 
 
 def w2(bench: Bench) -> Figures:
-    """1,000 runs of 10 steps at once."""
+    """1,000 runs of 10 steps at once, with bodies that await once, and with bodies that never do."""
     figures = _throughput(bench, "W2", 5, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs)))
+    never = _throughput(
+        bench,
+        "W2 without an await",
+        5,
+        lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, workflows.chain10)),
+    )
+    figures |= {f"no_await_{name}": never[name] for name in ("steps_per_s", "cpu_us_per_step")}
     if bench.server is not None:
         rates = [
             bench.sample(lambda place: bare.steps_per_second(place.url, bench.sizes.runs, 10)) for _ in bench.repeats(3)
@@ -94,7 +101,9 @@ def w2(bench: Bench) -> Figures:
 
 def w8(bench: Bench) -> Figures:
     """The same with outputs of 1 KB."""
-    return _throughput(bench, "W8", 3, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, wide=True)))
+    return _throughput(
+        bench, "W8", 3, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, workflows.wide10))
+    )
 
 
 def w3(bench: Bench) -> Figures:
@@ -124,15 +133,15 @@ def w2x(bench: Bench) -> Figures:
     return _with_ref(figures, samples)
 
 
-async def _runs_at_once(url: str, runs: int, *, wide: bool = False) -> Figures:
+async def _runs_at_once(url: str, runs: int, workflow: hf.Workflow[Any, Any] = workflows.awaiting10) -> Figures:
     async with hf.open(url) as engine:
 
         async def go(number: int) -> None:
-            if wide:
-                text = await (await engine.start(workflows.wide10, text=workflows.PAD)).result()
+            if workflow is workflows.wide10:
+                text = await (await engine.start(workflow, text=workflows.PAD)).result()
                 assert len(text) == len(workflows.PAD)
             else:
-                assert await (await engine.start(workflows.chain10, x=number)).result() == number + 10
+                assert await (await engine.start(workflow, x=number)).result() == number + 10
 
         await go(0)
         groups = engine.committer.commits

@@ -43,6 +43,8 @@ FIGURES = (
            ("steps_per_s", 20_000)),
     Figure("W2", "steps_per_s", "the same in steps/s", "{:,.0f}"),
     Figure("W2", "cpu_us_per_step", "CPU per step in µs", "{:.1f}", 50, 40),
+    Figure("W2", "no_await_steps_per_s", "steps/s of bodies that never await", "{:,.0f}"),
+    Figure("W2", "no_await_cpu_us_per_step", "CPU per step of these in µs", "{:.1f}"),
     Figure("W2", "group", "runs per commit", "{:,.0f}"),
     Figure("W2", "bare_steps_per_s", "steps/s of a bare loop on this server", "{:,.0f}", served=True),
     Figure("W2", "x_bare", "ours against it", "{:.2f}", served=True),

@@ -40,6 +40,12 @@ async def step(x: int) -> int:
 
 
 @hf.node
+async def awaiting_step(x: int) -> int:
+    await asyncio.sleep(0)
+    return x + 1
+
+
+@hf.node
 async def marked_step(x: int) -> int:
     marks.append(time.perf_counter())
     return x + 1
@@ -104,6 +110,13 @@ def chain5(x: int = 0) -> int:
 def chain10(x: int) -> int:
     for _ in range(10):
         x = step(x)
+    return x
+
+
+@hf.workflow(name="bench-awaiting10")
+def awaiting10(x: int) -> int:
+    for _ in range(10):
+        x = awaiting_step(x)
     return x
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db, Json, RunId
+from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.cli.progress import SYMBOLS
-from holdfast.engine import pasts
-from holdfast.engine.history import History
-from holdfast.engine.versions import Versions
+from holdfast.inspect import branch_views
+from holdfast.store.records.history import History
+from holdfast.store.records.plans import Plans
 
 
-def command(run: RunId, db: Db = None, json: Json = False) -> None:
+def command(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
     """Draw the lines of history of a run; plain rows when nobody watches.
 
     \b
@@ -23,8 +23,8 @@ def command(run: RunId, db: Db = None, json: Json = False) -> None:
       holdfast show order-42 --branch 1
     """
     with databases.reading(db) as store:
-        row = databases.find(store, run)
-        shown = pasts.branches_json(store, History(store, Versions(store), row))
+        row = databases.find_by_prefix(store, run)
+        shown = branch_views.branches_json(store, History(store, Plans(store), row))
     if json:
         output.document(shown)
     elif sys.stdout.isatty():

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import databases, output
+from holdfast.cli import output
+from holdfast.cli.commands import backup
 from holdfast.cli.main import CONTEXT
 from holdfast.cli.options import Json, Quiet
 from holdfast.cli.status_line import StatusLine
-from holdfast.engine.doctor.check import check
-from holdfast.engine.doctor.violations import Report
-from holdfast.engine.leases import life_of
-from holdfast.store.api import EngineRow
+from holdfast.model.violations import Report
 from holdfast.store.copying import Copied, copy
 from holdfast.store.urls import shown
 
 app = typer.Typer(
     name="db", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=CONTEXT
 )
-
-AGE_SECONDS = 100 * 365 * 86_400.0
-"""How long begun work may be without an owner: nobody had the time to take it over yet, however old it is."""
 
 From = Annotated[str, typer.Argument(metavar="FROM", help="The database that is copied.", show_default=False)]
 To = Annotated[
@@ -37,8 +31,16 @@ def _group() -> None:
 
     \b
     Examples:
+      holdfast db backup
+      holdfast db restore holdfast-20261118T040000Z.db
+      holdfast db activate
       holdfast db copy holdfast.db postgresql://shop@db.example.com/shop
     """
+
+
+app.command("backup", context_settings=CONTEXT)(backup.backup_command)
+app.command("restore", context_settings=CONTEXT)(backup.restore_command)
+app.command("activate", context_settings=CONTEXT)(backup.activate_command)
 
 
 @app.command("copy", context_settings=CONTEXT)
@@ -48,7 +50,11 @@ def copy_command(
     again: Annotated[
         bool, typer.Option("--again", help="Empty TO first, if a copy into it did not come to its end.")
     ] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Then fold every journal and check its hash chain.")] = False,
+    new_identity: Annotated[
+        bool,
+        typer.Option("--new-identity", help="Make TO another store: its unfinished runs are put on hold."),
+    ] = False,
+    deep: backup.Deep = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
@@ -57,7 +63,8 @@ def copy_command(
     Runs, journals, questions, timers, messages and definitions, with their numbers. FROM stays as it is; nobody can
     write to it meanwhile, and no engine may work on it. Then TO is read again and compared, and checked as `holdfast
     doctor` does. A copy that was interrupted cannot be opened; --again begins anew. Runs go on in TO as after a crash:
-    stop using FROM, or both will go on with them.
+    stop using FROM, or both will go on with them. TO has the same store id, and so the same idempotency keys; for one
+    that is to live beside FROM (a test system) use --new-identity.
 
     \b
     Examples:
@@ -76,7 +83,7 @@ def copy_command(
         line.show(f"{what} {table}: {done:,} of {total:,} rows")
 
     try:
-        copied = copy(source, target, is_dead=_is_dead, again=again, progress=tell)
+        copied = copy(source, target, is_dead=backup.is_dead, again=again, new_identity=new_identity, progress=tell)
     except BaseException:
         line.clear()
         if begun:
@@ -84,29 +91,12 @@ def copy_command(
                 f"holdfast: {output.line(shown(target))} is not whole, and cannot be opened; begin anew with --again"
             )
         raise
-    report = _look_at(target, line, deep=deep)
+    report = backup.look_at(target, line, deep=deep)
     if json:
         output.document(_as_json(source, target, copied, report))
     else:
         _tell(target, copied, report)
     return output.FAILED if report.violations else output.OK
-
-
-def _is_dead(engine: EngineRow, now: int) -> bool:
-    """Also one that is late is not: its process may wake up, and go on with its runs."""
-    return life_of(engine, now) == "dead"
-
-
-def _look_at(target: str, line: StatusLine, *, deep: bool) -> Report:
-    with databases.reading(target) as store:
-        report = check(
-            store,
-            deep=deep,
-            orphan_seconds=AGE_SECONDS,
-            progress=lambda runs, _: line.show(f"checking: {runs:,} runs"),
-        )
-    line.clear()
-    return report
 
 
 def _as_json(source: str, target: str, copied: list[Copied], report: Report) -> dict[str, object]:
@@ -123,7 +113,4 @@ def _tell(target: str, copied: list[Copied], report: Report) -> None:
     for text in output.table(("TABLE", "ROWS", "DIGEST"), [(c.table, f"{c.rows:,}", c.digest) for c in copied]):
         output.write(text)
     output.write(f"copied into {where}, read again, and found equal")
-    if report.violations:
-        what = output.count(len(report.violations), "violation")
-        command = shlex.join(["holdfast", "doctor", "--db", where])
-        output.note(f"holdfast: {what} in it, as in what was copied: `{command}` tells more")
+    backup.tell_of_violations(where, report)

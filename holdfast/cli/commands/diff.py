@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db, Json, RunId
-from holdfast.engine import pasts
-from holdfast.engine.history import History
-from holdfast.engine.versions import Versions
+from holdfast.cli.options import Db, Json, RunIdPrefix
+from holdfast.inspect import branch_views
 from holdfast.model.instances import instance_text
+from holdfast.store.records.history import History
+from holdfast.store.records.plans import Plans
 
 VALUE_CHARS_MAX = 60
 
 
 def command(
-    run: RunId,
+    run: RunIdPrefix,
     one: Annotated[int, typer.Argument(metavar="BRANCH", help="A branch.")],
     other: Annotated[int, typer.Argument(metavar="BRANCH", help="Another one.")],
     db: Db = None,
@@ -31,8 +31,8 @@ def command(
       holdfast diff order-42 1 2 --json | jq '.nodes[].node'
     """
     with databases.reading(db) as store:
-        row = databases.find(store, run)
-        found = pasts.diff_json(store, History(store, Versions(store), row), one, other)
+        row = databases.find_by_prefix(store, run)
+        found = branch_views.diff_json(store, History(store, Plans(store), row), one, other)
     if json:
         output.document(found)
         return

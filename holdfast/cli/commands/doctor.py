@@ -10,12 +10,14 @@ import typer
 from holdfast.cli import databases, output, settings
 from holdfast.cli.options import Db, Json, Quiet
 from holdfast.cli.status_line import StatusLine
-from holdfast.engine.doctor.check import check
-from holdfast.engine.doctor.repairs import ALL, REBUILDING, Repairs, treat
-from holdfast.engine.doctor.violations import Report, Violation
+from holdfast.engine.repairs import ALL, REBUILDING, Repairs, treat
+from holdfast.inspect.doctor.check import check
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import ORPHAN_SECONDS
+from holdfast.model.violations import Report, Violation
 from holdfast.opening import open_engine
+from holdfast.store.clocks import clock_of
 
 SHOWN_MAX = 50
 """Violations on a terminal; --json has all of them."""
@@ -24,7 +26,11 @@ SHOWN_MAX = 50
 def command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="A run's id, or the beginning of one; else all.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run's id, or the beginning of one unless something is to be changed; else all.",
+            show_default=False,
+        ),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Fold every journal and check its hash chain.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Do what is proposed.")] = False,
@@ -53,7 +59,8 @@ def command(
     """
     url = settings.database_url(db)
     with databases.reading(db) as store:
-        run_ids = None if run is None else [databases.find(store, run).run_id]
+        find = databases.find if repair or rebuild else databases.find_by_prefix
+        run_ids = None if run is None else [find(store, run).run_id]
         progress = StatusLine(silent=quiet or json)
 
         def tell(runs: int, events: int) -> None:
@@ -67,7 +74,9 @@ def command(
         report = look()
         if repair or rebuild:
             means = REBUILDING if rebuild and not repair else ALL
-            repairs = Repairs(store, store.now(), lambda run_id: asyncio.run(_recover(url, run_id)))
+            repairs = Repairs(
+                store, Inspector(store, clock_of(store)), store.now(), lambda run_id: asyncio.run(_recover(url, run_id))
+            )
             report = treat(repairs, report, look, means=means, rebuild=run_ids or () if rebuild else ())
     if json:
         output.document(report.as_json())
@@ -84,7 +93,9 @@ async def _recover(url: str, run_id: str) -> str:
         except HoldfastError as error:
             return error.message
     if not recovered.needed:
-        return "there was nothing to repair"
+        return f"nothing was repaired: {recovered.what}"
+    if recovered.branch is None:
+        return f"wrote its rows again from its journal ({recovered.what})"
     return f"recovered from event {recovered.cutoff_seq} on, as branch {recovered.branch} ({recovered.what})"
 
 

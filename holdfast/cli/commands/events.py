@@ -8,17 +8,18 @@ import msgspec
 import typer
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db, Json, RunId
-from holdfast.engine import pasts, reads
-from holdfast.engine.history import History
-from holdfast.engine.versions import Versions
+from holdfast.cli.options import Db, Json, RunIdPrefix
+from holdfast.inspect import branch_views
 from holdfast.model.errors import UsageError
 from holdfast.model.instances import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.views import EventView
+from holdfast.store.records.history import History
+from holdfast.store.records.plans import Plans
 
 
 def command(
-    run: RunId,
+    run: RunIdPrefix,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Begin behind this sequence number.")] = 0,
     branch: Annotated[int | None, typer.Option("--branch", help="Only the line of history of this branch.")] = None,
@@ -36,9 +37,9 @@ def command(
     if branch is not None and follow:
         raise UsageError("--follow goes with the current branch; leave --branch out")
     with databases.reading(db) as store:
-        row = databases.find(store, run)
+        row = databases.find_by_prefix(store, run)
         if branch is not None:
-            for event in pasts.event_views(store, History(store, Versions(store), row), branch, after):
+            for event in branch_views.event_views(store, History(store, Plans(store), row), branch, after):
                 _print(event, json)
             return
         if not follow:
@@ -52,7 +53,7 @@ def command(
             output.flush()
 
 
-def _print(event: reads.EventView, json: bool) -> None:
+def _print(event: EventView, json: bool) -> None:
     view = event.as_json()
     if json:
         output.write(output.json_text(view, compact=True))
@@ -61,6 +62,8 @@ def _print(event: reads.EventView, json: bool) -> None:
     clock = view["at"][11:23]
     text = f"{event.seq:>6}  {clock}  {event.type:<20} {output.line(node)}"
     about = brief(event.data)
+    if event.unknown:
+        about = f"(not known to this version of Holdfast) {about}".rstrip()
     output.write(f"{text}  {output.line(about, 160)}".rstrip() if about else text.rstrip())
 
 

@@ -11,13 +11,16 @@ from holdfast.cli import databases, drawing, output
 from holdfast.cli.options import Db
 from holdfast.cli.picture import Picture
 from holdfast.cli.waiting import together
-from holdfast.engine import reads
-from holdfast.engine.waits import Wait, wait_view
+from holdfast.inspect.wait_views import wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
+from holdfast.model.compensations import is_undo
 from holdfast.model.definition import Definition
 from holdfast.model.errors import CorruptJournal, UnknownRun, UsageError
-from holdfast.store.api import RunRow, Store
+from holdfast.model.views import Wait
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import current_visits
+from holdfast.store.row_types import RunRow
 from holdfast.worker.loading import load_target
 
 _RANK = ("failed", "running", "suspended", "scheduled", "cancelled", "completed", "skipped")
@@ -45,7 +48,7 @@ def command(
         return
     try:
         with databases.reading(db) as store:
-            row = databases.find(store, what)
+            row = databases.find_by_prefix(store, what)
             found = store.version(row.workflow, row.version)
             if found is None:
                 raise CorruptJournal(
@@ -82,11 +85,11 @@ def of_run(
     picture = Picture(definition)
     found: dict[drawing.Address, set[str]] = {}
     notes: dict[drawing.Address, str] = {}
-    visits = reads.current_visits(row)
+    visits = current_visits(row)
     for node in store.nodes(row.run_no):
         around, name = picture.place(node.node, node.path)
         address = (*around, name)
-        if node.visit != visits.get(address[0], 1) and not name.endswith("~undo"):
+        if node.visit != visits.get(address[0], 1) and not is_undo(name):
             continue  # tickets have led to it again
         found.setdefault(address, set()).add(node.status)
     for line in picture.lines(row, store.open_nodes([row.run_no]), (), {}, row.created_at)[1:]:

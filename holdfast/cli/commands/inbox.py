@@ -9,12 +9,12 @@ import typer
 
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json
-from holdfast.engine.telling import in_words
-from holdfast.engine.times import iso
-from holdfast.engine.waits import Wait, baskets_json, views
+from holdfast.inspect.wait_views import baskets_json, views
 from holdfast.model import texts
 from holdfast.model.instances import instance_text
-from holdfast.store.api import BasketRow
+from holdfast.model.time_text import humanize_duration, iso
+from holdfast.model.views import Wait
+from holdfast.store.row_types import BasketRow
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most this many.")]
 HEADERS = ("WAIT", "AGE", "RUN", "WORKFLOW", "NODE", "ASSIGNEE", "BASKET", "UNTIL", "ASKED")
@@ -92,7 +92,9 @@ def baskets(db: Db = None, json: Json = False) -> None:
     if not rows:
         output.note("every basket is empty")
         return
-    cells = [(output.line(b.basket), f"{b.questions:,}", f"{b.pended:,}", in_words(now - b.since)) for b in rows]
+    cells = [
+        (output.line(b.basket), f"{b.questions:,}", f"{b.pended:,}", humanize_duration(now - b.since)) for b in rows
+    ]
     for text in output.table(("BASKET", "QUESTIONS", "PENDED", "OLDEST"), cells):
         output.write(text)
 
@@ -122,7 +124,7 @@ def _cells(wait: Wait, now: int) -> tuple[str, ...]:
     since = 0 if wait.since is None else int(wait.since.timestamp() * 1_000_000)
     cells = (
         wait.wait_id,
-        in_words(now - since),
+        humanize_duration(now - since),
         wait.run_id,
         wait.workflow,
         instance_text(wait.node or "", wait.path or "."),

@@ -10,12 +10,14 @@ from holdfast.cli import databases, output
 from holdfast.cli.crowds import UNFINISHED
 from holdfast.cli.options import Db, Json
 from holdfast.cli.waiting import together
-from holdfast.engine import reads
-from holdfast.engine.times import iso_or_none
-from holdfast.engine.waits import Wait, wait_view
+from holdfast.inspect import run_views
+from holdfast.inspect.wait_views import hold_of, wait_view
 from holdfast.model.errors import UsageError
 from holdfast.model.statuses import RunStatus
-from holdfast.store.api import RunRow, Store
+from holdfast.model.time_text import iso_or_none
+from holdfast.model.views import Wait
+from holdfast.store.contract import Store
+from holdfast.store.row_types import RunRow
 
 
 def command(
@@ -46,7 +48,7 @@ def command(
             rows = store.runs(status=wanted, workflow=workflow, limit=limit)
             waits = _waits(store, rows) if form == "table" and not json else {}
             if json or form == "json":
-                output.document(reads.runs_json(store, rows))
+                output.document(run_views.runs_json(store, rows))
                 return
     except databases.NoDatabase as error:
         rows, waits = [], {}
@@ -93,8 +95,9 @@ def _table(rows: list[RunRow], waits: dict[int, str]) -> None:
         ended = row.finished_at
         began = row.started_at or row.created_at
         took = output.duration((ended - began) / 1_000_000) if ended is not None else ""
-        status = f"{row.status}" if row.hold is None else "suspended"
-        waits_for = waits.get(row.run_no, "") if row.hold is None else f"on hold: {row.hold}"
+        hold = hold_of(row)
+        status = f"{row.status}" if hold is None else "suspended"
+        waits_for = waits.get(row.run_no, "") if hold is None else f"on hold: {hold}"
         about = output.line(f"{row.workflow}  {waits_for}".rstrip())
         cells.append((output.line(row.run_id), status, iso_or_none(row.created_at) or "", took, about))
     for text in output.table(("RUN", "STATUS", "CREATED", "TOOK", "WORKFLOW"), cells, colour=1):

@@ -18,7 +18,7 @@ from holdfast.cli.recorded import load, locations
 from holdfast.cli.tuning import tune
 from holdfast.engine.catalogue import Recovered
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
+from holdfast.engine.run_handle import Run
 from holdfast.opening import open_engine
 
 
@@ -26,6 +26,10 @@ def command(
     run: RunId,
     reverify: Annotated[
         bool, typer.Option("--reverify", help="Where only the end is missing, let the last node run again.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Decide a completed run again whose version is not in the store."),
     ] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Repair it, and leave driving it to others.")] = False,
     code: Code = None,
@@ -39,7 +43,8 @@ def command(
 
     For what a restored backup, an edit by hand or a foreign writer left; a crash leaves nothing of the kind, and a run
     that was merely interrupted is resumed. The journal is right: the run goes on from its last stable event, on a
-    branch of its own. Nothing is deleted, and recovering twice is recovering once.
+    branch of its own; where only its rows are behind, they are written again from the journal. Nothing is deleted, and
+    recovering twice is recovering once.
 
     \b
     Examples:
@@ -55,17 +60,18 @@ def command(
     with databases.reading(db) as store:
         row = databases.find(store, run)
         where = {} if no_run else {row.run_no: locations(store, row)}
+        store_id = store.store_id()
     if no_run:
-        return asyncio.run(_only_repair(url, row.run_id, reverify, json))
+        return asyncio.run(_only_repair(url, row.run_id, json, reverify=reverify, force=force))
     with output.only_json(json):
-        _, missing = load([row], where, code, url)
+        _, missing = load([row], where, code, store_id)
         if missing:
             raise missing[0]
         show_logs()
         tune()
 
         async def begin(engine: Engine) -> Sequence[Run[Any]]:
-            said = await engine.recover(row.run_id, reverify=reverify, actor=ACTOR)
+            said = await engine.recover(row.run_id, reverify=reverify, force=force, actor=ACTOR)
             if not quiet:
                 output.note(_told(row.run_id, said))
             return [await engine.resume(row.run_id, actor=ACTOR)]
@@ -74,9 +80,9 @@ def command(
         return reporting.report(url, endings, json=json)
 
 
-async def _only_repair(url: str, run_id: str, reverify: bool, json: bool) -> int:
+async def _only_repair(url: str, run_id: str, json: bool, **options: bool) -> int:
     async with open_engine(url, recover=False) as engine:
-        said = await engine.recover(run_id, reverify=reverify, actor=ACTOR)
+        said = await engine.recover(run_id, **options, actor=ACTOR)
     if json:
         output.document({"run_id": run_id, **msgspec.structs.asdict(said)})
     else:
@@ -88,4 +94,6 @@ def _told(run_id: str, said: Recovered) -> str:
     name = f"run {output.line(run_id)}"
     if not said.needed:
         return f"{name}: nothing to repair, {output.line(said.what)}"
+    if said.branch is None:
+        return f"{name} is recovered ({said.case}: {output.line(said.what)}); its rows were written again"
     return f"{name} is recovered ({said.case}: {output.line(said.what)}); it goes on with branch {said.branch}"

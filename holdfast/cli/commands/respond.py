@@ -12,10 +12,11 @@ import typer
 from holdfast.cli import databases, forms, inputs, output, prompts, requests, settings
 from holdfast.cli.options import Db, Json
 from holdfast.cli.requests import Actor, OfRun, WaitId
-from holdfast.engine.times import iso
-from holdfast.engine.waits import Wait, command_for
 from holdfast.model.errors import InvalidInput, UsageError
 from holdfast.model.instances import instance_text
+from holdfast.model.time_text import iso
+from holdfast.model.views import Wait
+from holdfast.model.wait_words import ended_by
 
 ABOUT_LINES_MAX = 40
 """Of what a question is about; `holdfast show RUN --json` has all of it."""
@@ -49,7 +50,7 @@ def command(
     with databases.reading(db) as store:
         asked = databases.find_wait(store, wait, run)
     if asked.kind != "input":
-        end = " ".join(("holdfast", *command_for(asked)))
+        end = " ".join(("holdfast", *ended_by(asked)))
         raise UsageError(f"{asked.wait_id} asks nothing (it is a wait of kind {asked.kind}); `{end}` ends it")
     answer = _answer(asked, given, json)
     who, wait_id = requests.whoever(actor), asked.wait_id

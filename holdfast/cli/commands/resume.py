@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,24 +20,30 @@ from holdfast.cli.recorded import load, locations
 from holdfast.cli.reporting import report
 from holdfast.cli.requests import Actor
 from holdfast.cli.tuning import tune
+from holdfast.engine import changes
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
-from holdfast.engine.versions import Versions
-from holdfast.engine.waits import Wait, resting, waits_of
+from holdfast.engine.run_handle import Run
+from holdfast.inspect.wait_views import hold_of, resting, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.errors import UsageError
 from holdfast.model.instances import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import RunRow, Store
+from holdfast.model.views import Wait
+from holdfast.opening import open_engine
+from holdfast.store.contract import Store
+from holdfast.store.records.plans import Plans
+from holdfast.store.row_types import RunRow
 
 ALL_MAX = 100_000
 """Runs that `--all` takes at once."""
+CALLS_MAX = 20
+"""Calls that `--dry-run` lists of each kind; `--json` has all of them."""
 
 
 def command(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Ids of runs, or beginnings of them.", show_default=False),
+        typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every unfinished run.")] = False,
     wait: Annotated[
@@ -55,6 +62,14 @@ def command(
             show_default=False,
         ),
     ] = None,
+    accept_change: Annotated[
+        bool,
+        typer.Option("--accept-change", help="Of a run on hold with code_changed: go on with the code as it is now."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="With --accept-change: say what would be reused and set aside; do nothing."),
+    ] = False,
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Only end the wait, and leave driving to others; needs no code.")
     ] = False,
@@ -78,12 +93,17 @@ def command(
     the deepest path is taken out, or the one that --wait or --path name. Questions stay open. --all drives what can go
     on by itself, and leaves alone what waits for somebody.
 
+    A run is on hold with code_changed when a body makes other calls than it remembers. Bring the old code back and
+    resume it; or go on with the new code by --accept-change: calls that agree with what is remembered are not made
+    again, what no call asks for is set aside, all other calls are new. The idempotency keys stay.
+
     \b
     Examples:
       holdfast resume order-42
       holdfast resume order-42 --wait w_7q2 --set vars.limit=10
       holdfast resume --all --db sqlite:////srv/shop/orders.db
       holdfast resume order-42 --code moved/shop.py
+      holdfast resume order-42 --accept-change --dry-run
 
     \b
     Exit codes: 0 all completed, 1 one failed, 2 wrong usage, 3 one is suspended,
@@ -94,15 +114,19 @@ def command(
         raise UsageError("name the runs to resume, or say --all")
     if (named or no_run) and (everything or len(runs or ()) != 1):
         raise UsageError("--wait, --path, --set and --no-run go with one run that is named")
+    if accept_change and (named or no_run or everything):
+        raise UsageError("--accept-change goes with runs that are named, without --wait, --path, --set and --no-run")
+    if dry_run and not accept_change:
+        raise UsageError("--dry-run says what --accept-change would do; add that")
     settings.engine_numbers(lease_seconds=lease_seconds, grace_seconds=grace_seconds)
     url = settings.database_url(db)
     with databases.reading(db) as store:
         rows = _all(store, quiet) if everything else [databases.find(store, run) for run in dict.fromkeys(runs or ())]
         where = {row.run_no: locations(store, row) for row in rows if row.status not in RUN_TERMINAL}
-        since = {row.run_no: row.last_seq for row in rows}
-        versions = Versions(store)
+        store_id, since = store.store_id(), {row.run_no: row.last_seq for row in rows}
+        versions = Plans(store)
         before = {row.run_no: account_of(store, versions, row) for row in rows} if not quiet else {}
-        word = _Word(requests.whoever(actor))
+        word = _Word(requests.whoever(actor), accept_change=accept_change)
         if named:
             word.wait = None if wait is None else databases.find_wait(store, wait, rows[0].run_id).wait_id
             word.path, word.vars = path, _variables(store, rows[0], assignments or ())
@@ -110,19 +134,21 @@ def command(
         if json:
             output.document([])
         return output.OK
-    if no_run and rows[0].hold is not None:
-        held = f"run {rows[0].run_id} is on hold ({rows[0].hold})"
+    if no_run and (hold := hold_of(rows[0])) is not None:
+        held = f"run {rows[0].run_id} is on hold ({hold})"
         raise UsageError(f"{held}: resume it where its code is, and without --no-run")
     if no_run:
         return _only_end(url, rows[0].run_id, word, json)
     with output.only_json(json):
-        loaded, missing = load(rows, where, code, url)
+        loaded, missing = load(rows, where, code, store_id)
         if missing and not everything:
             raise missing[0]
         for error in missing:
             output.note(f"holdfast: {output.clean(error.message)}")
         if not loaded:
             return output.USAGE
+        if dry_run:
+            return asyncio.run(_rehearse(url, loaded, json))
         show_logs()
         tune()
         resuming = _Resuming(loaded, before, None if everything else word, quiet)
@@ -138,9 +164,35 @@ class _Word(msgspec.Struct):
     wait: str | None = None
     path: str | None = None
     vars: dict[str, Any] = {}
+    accept_change: bool = False
 
     def options(self) -> dict[str, Any]:
-        return msgspec.structs.asdict(self)
+        return {"actor": self.actor, "wait": self.wait, "path": self.path, "vars": self.vars}
+
+
+async def _rehearse(url: str, rows: Sequence[RunRow], json: bool) -> int:
+    """Say what a changed body would make of what it remembers; nothing is written."""
+    async with open_engine(url, recover=False) as engine:
+        found = {row.run_id: await changes.rehearse(engine, row) for row in rows}
+    if json:
+        output.document(
+            [{"run_id": run_id, **msgspec.to_builtins(one)} for run_id, ones in found.items() for one in ones]
+        )
+        return output.OK
+    output.write("nothing was changed; up to its first call that is not remembered, the code")
+    for run_id, ones in found.items():
+        for one in ones:
+            output.write(f"of {output.line(one.node)} in run {output.line(run_id)}")
+            output.write(f"  reuses      {_listed(one.reused)}")
+            output.write(f"  makes anew  {_listed(one.new)}")
+            output.write(f"  sets aside  {_listed(one.set_aside)}, unless a later call asks for it")
+    return output.OK
+
+
+def _listed(calls: Sequence[str]) -> str:
+    shown = [output.line(call) for call in calls[:CALLS_MAX]]
+    more = [f"and {len(calls) - CALLS_MAX} more"] if len(calls) > CALLS_MAX else []
+    return ", ".join([*shown, *more]) or "nothing"
 
 
 def _variables(store: Store, row: RunRow, assignments: Sequence[str]) -> dict[str, Any]:
@@ -189,10 +241,12 @@ def _all(store: Store, quiet: bool) -> list[RunRow]:
     rest = resting(store, mine, store.now()) - _with_mail(store)
     driven = sorted((row for row in mine if row.run_no not in rest), key=lambda row: row.run_no)
     if not quiet:
-        held = [row for row in mine if row.hold is not None]
+        held = [row for row in mine if hold_of(row) is not None]
         for row in held:
             run_id = output.line(row.run_id)
-            output.note(f"run {run_id} is on hold ({output.line(row.hold)}); `holdfast resume {run_id}` releases it")
+            output.note(
+                f"run {run_id} is on hold ({output.line(hold_of(row))}); `holdfast resume {run_id}` releases it"
+            )
         if len(rest) > len(held):
             what = output.count(len(rest) - len(held), "run waits", "runs wait")
             output.note(f"{what} for somebody from outside: `holdfast inbox`, `holdfast list --status suspended`")
@@ -217,8 +271,8 @@ class _Resuming:
 
     async def begin(self, engine: Engine) -> Sequence[Run[Any]]:
         if self.word is None:  # one sweep, not one for each
-            engine.recovery.roots = None
-            await engine.recovery.sweep()
+            engine.claims.only_root_runs = None
+            await engine.claims.sweep()
             runs = [Run[Any](engine, row.run_id, row.run_no) for row in self.rows]
         else:
             runs = [await self._let_go_on(engine, row, self.word) for row in self.rows]
@@ -230,6 +284,8 @@ class _Resuming:
         return runs
 
     async def _let_go_on(self, engine: Engine, row: RunRow, word: _Word) -> Run[Any]:
+        if word.accept_change:
+            return await engine.resume(row.run_id, accept_change=True, actor=word.actor)
         waits = {wait.wait_id: wait for wait in waits_of(engine.store, row)}
         run, ended = await engine.go_on(row.run_id, **word.options())
         for wait_id in ended if not self.quiet else ():

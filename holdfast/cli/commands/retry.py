@@ -31,12 +31,14 @@ def command(
     """Let what failed, and what was cancelled because of it, try again.
 
     Nothing that completed runs again; bodies keep what they remember and their idempotency keys, and their retry policy
-    counts from 0. A run that was cancelled goes on where it was.
+    counts from 0. A run that was cancelled goes on where it was. Of a run whose compensations have run, those of them
+    that failed try again, and the run ends as it did.
 
     \b
     Examples:
       holdfast retry order-42
       holdfast retry order-42 'pick@.pick.3.'
+      holdfast retry order-42 'charge~undo'
       holdfast retry order-42 --set outputs.charge=receipt-by-hand
 
     \b

@@ -14,15 +14,16 @@ from holdfast.cli.logs import show_logs
 from holdfast.cli.options import Db, GivenInput, GraceSeconds, InputAssignments, Json, LeaseSeconds, Quiet, Target
 from holdfast.cli.reporting import report
 from holdfast.cli.tuning import tune
-from holdfast.engine import leftovers
 from holdfast.engine.engine import Engine
-from holdfast.engine.run import Run
-from holdfast.engine.starting import check_run_id
+from holdfast.engine.orders import check_run_id
+from holdfast.engine.run_handle import Run
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import RunRow
-from holdfast.worker.loading import load_target
+from holdfast.opening import undriven_runs
+from holdfast.store.row_types import RunRow
+from holdfast.worker import trust
+from holdfast.worker.loading import load_target, source_files
 
 
 def command(
@@ -69,11 +70,11 @@ def command(
         return detaching.start(target, values, url, extra, json=json)
     with output.only_json(json):
         try:
-            _, workflow = load_target(target)
+            module, workflow = load_target(target)
             inputs.keep_text(values, assignments or (), workflow.definition.params)
             show_logs()
             tune()
-            order = _Order(workflow, values, run_id, limit, quiet, report_fd)
+            order = _Order(workflow, source_files(module), values, run_id, limit, quiet, report_fd)
             endings = drive(url, order.begin, json=json, quiet=quiet, since=order.since)
         except HoldfastError as error:
             detaching.tell(report_fd, {"error": {"code": error.code, "message": error.message}})
@@ -87,6 +88,7 @@ class _Order:
     def __init__(
         self,
         workflow: Any,
+        files: set[str],
         values: dict[str, Any],
         run_id: str | None,
         timeout: float | None,
@@ -94,6 +96,7 @@ class _Order:
         fd: int | None,
     ) -> None:
         self.workflow = workflow
+        self.files = files
         self.values = values
         self.run_id = run_id
         self.timeout = timeout
@@ -103,6 +106,7 @@ class _Order:
         """From where in its journal a run is told that was there before."""
 
     async def begin(self, engine: Engine) -> Sequence[Run[Any]]:
+        trust.remember(engine.store_id, self.files)
         over = await self._over(engine)
         run = await engine.start(self.workflow, run_id=self.run_id, timeout=self.timeout, **self.values)
         about = f"run {output.line(run.run_id)}"
@@ -127,9 +131,10 @@ class _Order:
         said = driven_elsewhere(engine, run)
         if said:
             output.note(said)
-        others = leftovers.told(engine, run.run_id)
+        others = undriven_runs(engine, run.run_id)
         if others:
-            output.note(others)
+            what = "is 1 other unfinished run" if others == 1 else f"are {others:,} other unfinished runs"
+            output.note(f"there {what} that no engine drives: `holdfast resume --all`")
 
 
 def driven_elsewhere(engine: Engine, run: Run[Any]) -> str:

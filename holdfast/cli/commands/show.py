@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from holdfast.cli import databases, output, reporting, waiting
-from holdfast.cli.options import Branch, Db, Json, RunId
+from holdfast.cli.options import Branch, Db, Json, RunIdPrefix
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
-from holdfast.engine import reads
-from holdfast.engine.history import History
-from holdfast.engine.pasts import Past
-from holdfast.engine.paths import Paths, execution_paths
-from holdfast.engine.times import iso_or_none
-from holdfast.engine.versions import Versions
-from holdfast.engine.waits import only_outside_moves, waits_of
+from holdfast.inspect import run_views
+from holdfast.inspect.branch_views import Past
+from holdfast.inspect.paths import Paths, execution_paths
+from holdfast.inspect.wait_views import hold_of, only_outside_moves, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.expressions import follow
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.store.api import RunRow, Store
+from holdfast.model.time_text import iso_or_none
+from holdfast.store.contract import Store
+from holdfast.store.records.history import History
+from holdfast.store.records.journal import event_at
+from holdfast.store.records.plans import Plans
+from holdfast.store.records.run_records import (
+    cancel_asked,
+    creation_of,
+    input_of,
+    of_current_branch,
+    result_of,
+    terminal_event,
+)
+from holdfast.store.row_types import RunRow
 
 VALUE_CHARS_MAX = 400
 NODES_MAX = 60
 
 
 def command(
-    run: RunId,
+    run: RunIdPrefix,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Every node, however many there are.")] = False,
     paths: Annotated[
         bool, typer.Option("--paths", help="The run as execution paths: where each is, in which basket it lies.")
@@ -51,15 +62,15 @@ def command(
     """
     with databases.reading(db) as store:
         shown: Store = store
-        row = databases.find(store, run)
+        row = databases.find_by_prefix(store, run)
         if branch is not None:
-            past = Past(store, History(store, Versions(store), row), branch)
+            past = Past(store, History(store, Plans(store), row), branch)
             shown, row = past.as_store(), past.row
         if paths:
             _print_paths(execution_paths(shown, row), json)
             return
         if json:
-            output.document(reads.run_json(shown, row))
+            output.document(run_views.run_json(shown, row))
             return
         for text in describe(shown, row, 1_000_000 if everything else NODES_MAX, hints=branch is None):
             output.write(text)
@@ -80,11 +91,26 @@ def _print_paths(found: Paths, json: bool) -> None:
 
 def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -> list[str]:
     """A run in lines, with what can be done about it."""
-    terminal = reads.terminal_event(store, row) if row.status in RUN_TERMINAL else None
-    created = reads.creation_of(store, row)
+    damage: list[str] = []
+
+    def found(read: Callable[[Store, RunRow], Any]) -> Any:
+        try:
+            return read(store, row)
+        except CorruptJournal as error:  # the rest is shown all the same
+            damage.append(error.message)
+            return None
+
+    terminal = found(terminal_event) if row.status in RUN_TERMINAL else None
+    created: ev.RunCreated | None = found(creation_of)
+    given = found(input_of)
+    completed = terminal if isinstance(terminal, ev.RunCompleted) else None
+    result = found(lambda store, row: result_of(store, row, completed)) if completed is not None else None
     lines = [*_head(store, row)]
+    doctor = reporting.command("doctor", row.run_id, store.url) + " --deep"
+    for what in dict.fromkeys(damage):
+        lines.append(output.paint(f"damaged   {output.line(what)}; `{doctor}` shows all of it", "red"))
     if isinstance(terminal, ev.RunFailed):
-        lines += ["", *_failure(store, row, created, terminal)]
+        lines += ["", *_failure(store, row, terminal)]
     if isinstance(terminal, ev.RunCancelled) and terminal.reason:
         lines.append(f"reason    {output.line(terminal.reason)}")
     if isinstance(terminal, ev.RunCancelled):
@@ -93,16 +119,16 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
         lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
-    lines += ["", f"input     {_value(reads.input_of(store, row))}"]
-    if isinstance(terminal, ev.RunCompleted):
-        lines.append(f"result    {_value(msgspec.json.decode(terminal.result))}")
+    lines += ["", f"input     {_value(given)}"]
+    if result is not None:
+        lines.append(f"result    {_value(msgspec.json.decode(result))}")
     lines += ["", *_nodes(store, row, nodes_max)]
     hint = _hint(store, row, created) if hints else []
     return [*lines, "", *hint] if hint else lines
 
 
 def _head(store: Store, row: RunRow) -> list[str]:
-    shown = reads.shown_status(row)
+    shown = run_views.shown_status(row)
     status = output.paint(f"{SYMBOLS[shown]} {shown}", output.STATUS_COLOURS[shown])
     took = ""
     if row.started_at is not None:
@@ -123,7 +149,7 @@ def _head(store: Store, row: RunRow) -> list[str]:
 
 
 def _being_cancelled(row: RunRow) -> list[str]:
-    asked = reads.cancel_asked(row)
+    asked = cancel_asked(row)
     if asked is None:
         return []
     reason, actor = (output.line(text) for text in asked)
@@ -131,7 +157,7 @@ def _being_cancelled(row: RunRow) -> list[str]:
     return [f"ending    it is being cancelled{by}{': ' + reason if reason else ''}"]
 
 
-def _failure(store: Store, row: RunRow, created: ev.RunCreated, terminal: ev.RunFailed) -> list[str]:
+def _failure(store: Store, row: RunRow, terminal: ev.RunFailed) -> list[str]:
     error = terminal.error
     lines = []
     if error.node is not None:
@@ -159,12 +185,13 @@ def _arguments(store: Store, row: RunRow, error: ev.ErrorInfo) -> list[tuple[str
     if not started:
         return []
     found: list[tuple[str, Any]] = []
-    for name, seq, pointer in ev.decode(started[-1].type, started[-1].data).inputs[:10]:
-        held = store.event_data(row.run_no, [seq]).get(seq)
-        if held is None:
-            continue
+    try:
+        inputs = event_at(store, row, started[-1].seq).inputs
+    except CorruptJournal:
+        return []
+    for name, seq, pointer in inputs[:10]:
         try:
-            event = ev.decode(*held)
+            event = event_at(store, row, seq)
         except CorruptJournal:
             continue
         whole = getattr(event, "input", None) or getattr(event, "output", None)
@@ -183,7 +210,7 @@ def _nodes(store: Store, row: RunRow, nodes_max: int) -> list[str]:
     if version is None:
         return []
     picture = Picture(definitions.decode(version.definition))
-    picture.see(reads.of_current_branch(row, store.events(row.run_no, types=TALLIED)))
+    picture.see(of_current_branch(row, store.events(row.run_no, types=TALLIED)))
     waits = store.open_waits([row.run_no])
     now = row.finished_at or store.now()
     drawn = picture.lines(row, store.open_nodes([row.run_no]), waits, {}, now)[1:]
@@ -200,23 +227,24 @@ def node_text(line: Line, over: bool) -> str:
     return f"{name} {painted} {output.duration(line.seconds):>7}  {full}{about}".rstrip()
 
 
-def _hint(store: Store, row: RunRow, created: ev.RunCreated) -> list[str]:
+def _hint(store: Store, row: RunRow, created: ev.RunCreated | None) -> list[str]:
     """What can be done about a run that did not end well, or that nobody drives."""
     url = store.url
-    if row.status == "failed":
-        again = _again(created, url)
-        return [
-            "what you can do:",
-            f"  let what failed try again: {reporting.command('retry', row.run_id, url)}",
-            *([f"  run it again: {again}"] if again else []),
-            f"  read its journal: {reporting.command('events', row.run_id, url)}",
-        ]
-    waits = only_outside_moves(store, row, store.now()) if row.hold is None else None
+    if row.status in ("failed", "cancelled"):
+        option = reporting.database_option(url)
+        known = [(what, shlex.join(["holdfast", *verb, *option])) for what, verb in run_views.ways_on(store, row)]
+        again = _again(created, url) if created is not None and row.status == "failed" else ""
+        known += [("run it again", again)] if again else []
+        if not known:
+            return []
+        known.append(("read its journal", reporting.command("events", row.run_id, url)))
+        return ["what you can do:", *(f"  {what}: {output.line(command)}" for what, command in known)]
+    waits = only_outside_moves(store, row, store.now()) if hold_of(row) is None else None
     if waits:
         ways = waiting.commands(waits, reporting.database_option(url), alone=len(waits) == 1)
         return [f"to go on: {ways[0]}"] if len(ways) == 1 else ["to go on:", *(f"  {way}" for way in ways)]
-    if row.status not in RUN_TERMINAL and (row.hold is not None or databases.owner(store, row) is None):
-        what = "it is on hold" if row.hold is not None else "nobody drives it now"
+    if row.status not in RUN_TERMINAL and (hold_of(row) is not None or databases.owner(store, row) is None):
+        what = "it is on hold" if hold_of(row) is not None else "nobody drives it now"
         return [f"{what}; to go on: {reporting.command('resume', row.run_id, url)}"]
     return []
 

@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli import databases, inputs, requests, settings
 from holdfast.cli.options import Db, Json, RunId
-from holdfast.engine.inbox import signal_message_id
+from holdfast.engine import signal_ids
 from holdfast.model.ids import unique
 
 
@@ -26,7 +26,8 @@ def command(
 ) -> None:
     """Send a signal to a run, which receives it now or when it asks for it.
 
-    Works while an engine runs in another process, and with none running; needs no code of yours.
+    Works while an engine runs in another process, and with none running; needs no code of yours. A signal that is
+    refused because its payload does not fit has not used up its id: send the corrected one under the same id.
 
     \b
     Examples:
@@ -44,7 +45,7 @@ def command(
     known = signal_id or unique("s_")
     requests.send(url, run_id, lambda handle: handle.signal(name, value, id=known))
     with databases.reading(db) as store:
-        message = store.message(signal_message_id(run_id, known))
+        _, message = signal_ids.last(store, run_id, known)
     kept = message is not None and message.status == "held"
     done = f"kept the signal {name} until run {run_id} asks for it" if kept else f"run {run_id} received {name}"
     requests.tell(url, run_id, done, json=json)

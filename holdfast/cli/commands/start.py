@@ -10,7 +10,8 @@ import typer
 from holdfast.cli import inputs, output, settings
 from holdfast.cli.options import Db, GivenInput, InputAssignments, Json, Target
 from holdfast.opening import open_engine
-from holdfast.worker.loading import load_target
+from holdfast.worker import trust
+from holdfast.worker.loading import load_target, source_files
 
 
 def command(
@@ -39,17 +40,20 @@ def command(
     values = inputs.read(given, assignments or ())
     url = settings.database_url(db)
     with output.only_json(json):
-        _, workflow = load_target(target)
+        module, workflow = load_target(target)
         inputs.keep_text(values, assignments or (), workflow.definition.params)
         options = {"run_id": run_id, "queue": queue, "priority": priority}
-        started = asyncio.run(_start(url, workflow, values, options))
+        started = asyncio.run(_start(url, workflow, source_files(module), values, options))
     if json:
         output.document(started)
     else:
         output.write(output.line(started["run_id"]))
 
 
-async def _start(url: str, workflow: Any, values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+async def _start(
+    url: str, workflow: Any, files: set[str], values: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
     async with open_engine(url, drive=False) as engine:
+        trust.remember(engine.store_id, files)
         run = await engine.start(workflow, **options, **values)
         return {"run_id": run.run_id, "status": await run.status()}

@@ -61,7 +61,7 @@ def _of_json(what: str) -> Iterator[Verdict]:
     except OSError as error:
         raise UsageError(f"{what}: {error.strerror}") from None
     try:
-        definition = definitions.decode(data)
+        definition = definitions.read(data)
     except DefinitionError as error:
         hint = "`workflow.definition.encode()` writes a workflow of your code as JSON"
         yield Verdict(Path(what).stem, [_as_problem(error, hint)])
@@ -126,7 +126,7 @@ def _warnings(workflow: Any) -> list[str]:
 
 def _nothing_undone(definition: definitions.Definition) -> list[str]:
     """Where whoever wrote it may think that failing undoes something."""
-    if definition.settings.on_failure != "compensate":
+    if definition.settings.on_failure != "compensate" or definition.kind == "code":  # which steps it makes is not known
         return []
     nodes = list(definition.nodes)
     while nodes:
@@ -134,7 +134,7 @@ def _nothing_undone(definition: definitions.Definition) -> list[str]:
         if node.compensate is not None:
             return []
         nodes += node.body.nodes if node.body is not None else ()
-    return ["on_failure='compensate' undoes nothing here: no node of its graph has compensate=... (and no step can)"]
+    return ["on_failure='compensate' undoes nothing here: no node of its graph has compensate=..."]
 
 
 def _tell(verdict: Verdict) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db, Json, RunId
-from holdfast.engine.why import why
+from holdfast.cli.options import Db, Json, RunIdPrefix
+from holdfast.inspect.why import why
 
 
-def command(run: RunId, db: Db = None, json: Json = False) -> None:
+def command(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
     """Say what a run waits for, since when, what will wake it, and if nothing will, why.
 
     \b
@@ -18,7 +18,7 @@ def command(run: RunId, db: Db = None, json: Json = False) -> None:
       holdfast why order-42 --json | jq .moves
     """
     with databases.reading(db) as store:
-        found = why(store, databases.find(store, run), store.now())
+        found = why(store, databases.find_by_prefix(store, run), store.now())
     if json:
         output.document(found.as_json())
         return

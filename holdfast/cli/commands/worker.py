@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -17,17 +16,16 @@ from holdfast.cli.tuning import tune
 from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.model import handlers
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.opening import open_engine
 from holdfast.store.urls import shown
-from holdfast.worker.loading import load_place
+from holdfast.worker import trust
+from holdfast.worker.loading import load_place, source_files
 
 CONCURRENCY = 100
 """Runs at work at once unless somebody says otherwise: enough to share commits, few enough to leave work for others."""
 DRAIN_SECONDS = 30.0
 """How long bodies may go on after SIGTERM unless somebody says otherwise."""
-LOOK_SECONDS = 1.0
-"""How often is looked whether the engine still can work."""
 
 
 def command(
@@ -94,30 +92,32 @@ def command(
     if not places:
         raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
     with output.only_json(json):
-        for place in places:
-            load_place(place)
+        loaded = {file for place in places for file in source_files(load_place(place))}
         if not handlers.workflow_names():
             raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
         show_logs()
         tune()
-        loops.run(_work(url, tuple(queues) if queues else None, json=json))
-    return output.OK
+        return loops.run(_work(url, loaded, tuple(queues) if queues else None, json=json))
 
 
-async def _work(url: str, queues: tuple[str, ...] | None, *, json: bool) -> None:
+async def _work(url: str, files: set[str], queues: tuple[str, ...] | None, *, json: bool) -> int:
     stop = _Stop(asyncio.get_running_loop())
+    engine: Engine | None = None
     try:
         async with open_engine(url, queues=queues) as engine:
+            trust.remember(engine.store_id, files)
             _say("working", engine, url, json=json)
-            while not stop.asked.is_set():
-                engine.check()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await stop.asked.wait()
+            await stop.asked.wait()
             if engine.actors:
                 patience = engine.settings.patience_seconds
                 output.note(f"stopping: bodies may go on for {patience:g} s; once more leaves at once")
         _say("stopped", engine, url, json=json)
+        return output.OK
+    except HoldfastError as error:
+        if engine is None or engine.fatal is not error:
+            raise
+        # It worked until now: whatever it was, it is no wrong usage, and starting the worker again may help.
+        return output.complain(error.code, error.message, output.FAILED)
     finally:
         stop.silence()
 

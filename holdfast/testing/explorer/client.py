@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.inbox import signal_message_id
-from holdfast.engine.waits import Wait, wait_view
+from holdfast.engine.signal_ids import message_id as id_of_signal
+from holdfast.inspect.wait_views import wait_view
 from holdfast.model import answers as schemas
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput, Refused
+from holdfast.model.limits import SECOND
 from holdfast.model.policies import seconds
 from holdfast.model.values import encode
-from holdfast.store.api import AskedRow
+from holdfast.model.views import Wait
+from holdfast.store.row_types import AskedRow
 from holdfast.testing.explorer.oracle import Broken
-from holdfast.testing.simulation.clock import SECOND
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.requests import Request
@@ -177,7 +178,7 @@ class Client:
         signal_id = f"{ACTOR}-{number}"
         await process.engine.get(RUN_ID).signal(name, payload, id=signal_id)
         if number == len(self._signalled):  # else a zombie is told of what was acknowledged to another one
-            self._signalled.append(signal_message_id(RUN_ID, signal_id))
+            self._signalled.append(id_of_signal(RUN_ID, signal_id))
         process.store.contacts += 1
 
     async def _respond(self, wait: Wait, value: Any, process: Process) -> None:

@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.engine.run.actor import RunActor
+from holdfast.engine.run.bodies import BodyPort
 from holdfast.model.errors import HoldfastError
 from holdfast.model.values import encode
 from holdfast.testing.explorer.findings import Finding, Kind
 from holdfast.testing.explorer.oracle import Broken, Oracle
-from holdfast.testing.simulation.bodies import Execution, current_execution
 from holdfast.testing.simulation.faults import PowerCut
+from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.watched_bodies import Execution, current_execution
 from holdfast.testing.simulation.world import World
 
 R = TypeVar("R")
@@ -58,18 +61,26 @@ class Effects:
         self._normal_repeats: Counter[Instance] = Counter()
         """How often an attempt is run again on purpose: a node that pended itself with `rerun`."""
         self._normal_calls: Counter[tuple[Any, ...]] = Counter()
+        self._normal_scopes: Counter[tuple[Any, ...]] = Counter()
+        """In how many scopes a step is run with the same arguments."""
+        self._normal_keys: Counter[tuple[Any, ...]] = Counter()
+        """Under how many idempotency keys: an author's key may name several equal calls."""
         self.begin()
 
     def begin(self) -> None:
         self.executions: dict[Instance, list[Execution]] = {}
         self.calls: list[Call] = []
         self.broken: list[Broken] = []
+        self.outlived: dict[str, Finding] = {}
+        """Steps that were at work after their body had ended, or beside themselves."""
 
     def take_as_normal(self) -> None:
         """This schedule was undisturbed: what it did is what has to be done."""
         self._normal = Counter({instance: len(lives) for instance, lives in self.executions.items()})
         self._normal_repeats = Counter({instance: _repeats(lives) for instance, lives in self.executions.items()})
         self._normal_calls = Counter((c.callable, c.instance, c.arguments) for c in self.calls)
+        self._normal_scopes = Counter({what: len(_scopes(lives)) for what, lives in self._equal_steps().items()})
+        self._normal_keys = Counter({what: len(_step_keys(lives)) for what, lives in self._equal_steps().items()})
         self.note_orchestrating()
 
     def digest(self) -> tuple[Any, ...]:
@@ -79,12 +90,22 @@ class Effects:
 
     # --- bodies and steps ------------------------------------------------------------------------------------------
 
+    def begins(self, process: Process, what: str) -> None:
+        """Nothing begins in an engine whose lease has run out: another one may have begun the same."""
+        lease = process.engine.lease
+        if lease.has_run_out:
+            self.broken.append(Broken("I17", f"{what} began in {process.name} after the lease of {lease.engine}"))
+
     async def run(self, execution: Execution, make: Callable[[], Awaitable[R]]) -> R:
         if not self._counts(execution):
             return await self._live(execution, make)
         attempt = execution.attempt.attempt
         return await self.world.acts.act(
-            execution.process, _label(execution), attempt, lambda: self._live(execution, make)
+            execution.process,
+            _label(execution),
+            attempt,
+            lambda: self._live(execution, make),
+            execution.process.executor.own_death(execution.attempt),
         )
 
     def run_blocking(self, execution: Execution, make: Callable[[], R]) -> R:
@@ -100,7 +121,15 @@ class Effects:
 
     async def _live(self, execution: Execution, make: Callable[[], Awaitable[R]]) -> R:
         self._begun(execution)
-        result = await make()
+        if execution.step is not None:
+            self._check_beside(execution)
+        execution.under_way = True
+        try:
+            result = await make()
+        finally:
+            execution.under_way = False
+        if execution.step is not None:
+            self._check_end(execution)
         execution.result = result
         return result
 
@@ -121,6 +150,24 @@ class Effects:
         a = execution.attempt
         if not (_is_lazy(execution) or self._oracle.has_started(a.port.run_no, a.node, a.path, a.attempt)):
             self.broken.append(Broken("I14", f"the body of {a.node} ran before its start was committed"))
+
+    def _check_beside(self, execution: Execution) -> None:
+        """No try of a step begins while another one is under way for the same owner of the run."""
+        owner = _owner(execution)
+        lives = self.executions[execution.instance]
+        if any(e.under_way and _owner(e) is owner for e in lives):
+            self._outlives(execution, "ran beside itself")
+
+    def _check_end(self, execution: Execution) -> None:
+        """A step has acted: the attempt that it belongs to must not be over, unless the run has another owner."""
+        a = execution.attempt
+        if self._oracle.has_ended(a.port.run_no, _owner(execution).token, (a.node, a.path, a.visit), a.attempt):
+            self._outlives(execution, "acted after its body had ended")
+
+    def _outlives(self, execution: Execution, did: str) -> None:
+        who = _who(execution)
+        advice = "let it end when it is cancelled: the engine waits for grace_seconds and then goes on without it"
+        self.outlived.setdefault(who, Finding(kind=Kind.OUTLIVES, subject=who, what=f"{who} {did}", advice=advice))
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
@@ -186,7 +233,9 @@ class Effects:
         for instance, lives in self.executions.items():
             if len(lives) > 1:
                 yield from self._of_instance(instance, lives)
+        yield from self._of_equal_steps()
         yield from self._of_calls()
+        yield from self.outlived.values()
 
     def note_orchestrating(self) -> None:
         """Bodies that make remembered calls are known from now on."""
@@ -221,6 +270,37 @@ class Effects:
                 advice="only one of them is remembered; derive the result from the input, or ask ctx.now(), "
                 "ctx.random() and ctx.uuid() in durable code",
             )
+
+    def _equal_steps(self) -> dict[tuple[Any, ...], list[Execution]]:
+        """The executions of steps by what they do: function, arguments and the author's key, in whichever scope."""
+        found: dict[tuple[Any, ...], list[Execution]] = {}
+        for instance, lives in self.executions.items():
+            step = lives[0].step
+            if step is not None and step.digest:
+                found.setdefault((*instance[:4], step.name, step.digest, step.key), []).extend(lives)
+        return found
+
+    def _of_equal_steps(self) -> Iterator[Finding]:
+        """A step that runs in more scopes than without the fault was not found again by a task that replays it."""
+        told: set[str] = set()
+        for what, lives in self._equal_steps().items():
+            first = lives[0]
+            assert first.step is not None
+            if first.step.key is not None:
+                if len(_step_keys(lives)) > max(1, self._normal_keys[what]):
+                    who = f"{_who(first)} with the key {first.step.key!r}"
+                    self.broken.append(Broken("I14", f"{who} ran again under another idempotency key"))
+            elif len(_scopes(lives)) > max(1, self._normal_scopes[what]) and self._counts(first):
+                if _who(first) in told:
+                    continue
+                told.add(_who(first))
+                yield Finding(
+                    kind=Kind.NEW_KEY,
+                    subject=_who(first),
+                    what=f"{_who(first)} ran {len(lives)} times under different idempotency keys, in tasks that were "
+                    "created in another order when the body ran again",
+                    advice="give the call a key, ctx.keyed('...').step(...), which does not depend on the task",
+                )
 
     def _check_attempts(self, instance: Instance, lives: list[Execution], who: str) -> None:
         """An attempt is one life of a body; only one that remembers calls, or that was never committed, goes on."""
@@ -258,6 +338,14 @@ class Effects:
                 )
 
 
+def _step_keys(lives: list[Execution]) -> set[str]:
+    return {life.step.step_key for life in lives if life.step is not None}
+
+
+def _scopes(lives: list[Execution]) -> set[str]:
+    return {life.step.scope for life in lives if life.step is not None}
+
+
 def _repeats(lives: list[Execution]) -> int:
     """How many lives were an attempt that another one had been before."""
     attempts = [e.attempt.attempt for e in lives]
@@ -265,9 +353,14 @@ def _repeats(lives: list[Execution]) -> int:
 
 
 def _is_lazy(execution: Execution) -> bool:
-    port: Any = execution.attempt.port
-    held_back: bool = port.state.fold.settings.persistence != "aggressive"
-    return held_back
+    return _owner(execution).state.fold.settings.persistence != "aggressive"
+
+
+def _owner(execution: Execution) -> RunActor:
+    """The run as the engine drove it that started this body or step."""
+    port = execution.attempt.port
+    assert isinstance(port, BodyPort)
+    return port.actor
 
 
 def _label(execution: Execution) -> str:

@@ -20,6 +20,7 @@ class Kind(Enum):
     REPEATED = "something was done twice, and nothing tells the receiver"
     NEW_KEY = "the same thing was done again under another key"
     DIFFERS = "two executions gave different results"
+    OUTLIVES = "a step was at work after its body had ended, or beside itself"
     UNSUITABLE = "the workflow cannot be explored"
 
 

@@ -1,7 +1,7 @@
 """Oracle: whether the database keeps its promises, after every write and at the end.
 
 Owns: holding every write against the invariants. The journal, its fold and the rows are the doctor's business
-(engine/doctor/audit.py); here is what only somebody can check who sees every write happen: who wrote, with which token,
+(inspect/doctor/audit.py); here is what only an observer of every write can check: which engine wrote, with which token,
 and that nothing that was acknowledged is lost.
 Invariants: the same database gives the same verdict. What was judged once is not judged again: schedules share long
 beginnings, and most of what they write was written before.
@@ -14,14 +14,18 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.engine.doctor.audit import Audit
-from holdfast.engine.rows import held_signals
-from holdfast.engine.waits import waits_of
+from holdfast.engine.changes import CODE_CHANGED
+from holdfast.engine.signal_ids import held_signals
+from holdfast.inspect.doctor.audit import Audit
+from holdfast.inspect.wait_views import waits_of
 from holdfast.model import definition as definitions
+from holdfast.model.errors import NewerFormat
 from holdfast.model.graph import Plan, compile_definition
+from holdfast.model.run_format import is_newer
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.store.api import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow, Store
-from holdfast.store.reads import run_row
+from holdfast.store.contract import Store
+from holdfast.store.queries import run_row
+from holdfast.store.row_types import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
 from holdfast.testing.simulation.database import Image
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.remembering import Remembering
@@ -78,6 +82,7 @@ class Oracle:
         self._owners: dict[tuple[int, int], str] = {}
         self._held: dict[int, str] = {}
         """Who held which run after the last write."""
+        self._tokens: dict[int, int] = {}
         self._expires_at: dict[str, int] = {}
         self._late_at: dict[str, int] = {}
         """When an engine renewed a lease that had run out."""
@@ -120,6 +125,17 @@ class Oracle:
             return judged is not None and any(key[:2] == (node, path) for key in judged.audit.instances)
         unborn = (NodeStatus.PENDING, NodeStatus.SCHEDULED)
         return ns.attempt > attempt or (ns.attempt == attempt and ns.status not in unborn)
+
+    def has_ended(self, run_no: int, token: int, instance: tuple[str, str, int], attempt: int) -> bool:
+        """Whether the end of an attempt is in the journal, and the run has had no other owner since."""
+        judged = self._runs.get(run_no)
+        if judged is None or self._tokens.get(run_no) != token:
+            return False
+        node, path, visit = instance
+        ns = judged.audit.state.nodes.get((node, path))
+        if ns is None or ns.visit != visit:
+            return ns is None or ns.visit > visit
+        return ns.attempt > attempt or ns.settled
 
     def _landed(self, process: Process, commit: Commit) -> None:
         holder = self._held.get(commit.run_no)
@@ -183,7 +199,7 @@ class Oracle:
         self.broken += seen.broken
         if seen.judged is None:
             return None
-        self._runs[run_no], self._rows[run_no] = seen.judged, seen.rows
+        self._runs[run_no], self._rows[run_no], self._tokens[run_no] = seen.judged, seen.rows, seen.token
         self._note_owner(run_no, seen.token, seen.engine)
         return seen.token
 
@@ -262,7 +278,8 @@ class Oracle:
         if row.status in RUN_TERMINAL:
             return
         if row.hold is not None:
-            yield Broken("I51", f"{run} was put on hold: {row.hold}")
+            if not row.hold.startswith(CODE_CHANGED):  # the body makes other calls each time: its outcome says so
+                yield Broken("I51", f"{run} was put on hold: {row.hold}")
             return
         if store.new_messages([row.run_no]):
             yield Broken("I24", f"{run} has a message that nobody brought to it")
@@ -282,3 +299,20 @@ class Oracle:
         for wait in waits_of(cast(Store, store), row):
             if wait.kind == "signal" and wait.name in kept:
                 yield Broken("I23", f"{run} waits for the signal {wait.name!r}, which is kept for it")
+
+
+def left_alone(world: World) -> Iterator[Broken]:
+    """What was done to runs that a newer Holdfast had written to: nothing of them may act, and nothing may be appended.
+    One whose format says so is not even claimed; another one may be put on hold by whoever meets the event."""
+    for run_no, was in world.rewritten.items():
+        row, run = world.shared.run_by_no(run_no), f"run {was.run_id}, to which a newer Holdfast had written,"
+        assert row is not None
+        acted = [boundary for boundary in world.boundaries[world.rewritten_at :] if not boundary.is_write]
+        if acted:
+            yield Broken("I46", f"{run} was gone on with: {acted[0].label}")
+        if (row.last_seq, row.status) != (was.last_seq, was.status):
+            yield Broken("I46", f"{run} was written to again")
+        elif is_newer(row.format) and row.token != was.token:
+            yield Broken("I46", f"{run} was claimed")
+        elif row.token != was.token and not (row.hold or "").startswith(NewerFormat.code):
+            yield Broken("I46", f"{run} was claimed and not put on hold")

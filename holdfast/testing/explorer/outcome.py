@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from holdfast.engine.changes import CODE_CHANGED
 from holdfast.model import events as ev
 from holdfast.testing.simulation.database import WorldDatabase
 
@@ -38,7 +39,9 @@ def read(store: WorldDatabase) -> Outcome:
     """How every run and every instance ended."""
     found: Outcome = {}
     for run_id, _, status, hold, kind, data in store.ask(_RUNS):
-        found[f"run {run_id}"] = (f"{status} (on hold)" if hold else status, _value(kind, data))
+        code, _, why = (hold or "").partition(": ")
+        value = (code, why) if code == CODE_CHANGED else _value(kind, data)
+        found[f"run {run_id}"] = ("suspended (on hold)" if hold else status, value)
     for run_id, node, path, visit, status, kind, data in store.ask(_NODES):
         name = node if path == "." else f"{node}@{path}"
         found[f"{name}{f'#{visit}' if visit != 1 else ''} of run {run_id}"] = (status, _value(kind, data))
@@ -92,8 +95,8 @@ def ending(outcome: tuple[str, Any]) -> str:
 
 
 def is_mismatch(outcome: tuple[str, Any]) -> bool:
-    """Whether the run failed because a body made other calls when it was run again."""
-    return isinstance(outcome[1], tuple) and outcome[1][0] == "step_mismatch"
+    """Whether the run was put on hold because a body made other calls when it was run again."""
+    return isinstance(outcome[1], tuple) and outcome[1][0] == CODE_CHANGED
 
 
 def told(outcome: tuple[str, Any] | None) -> str:

@@ -19,24 +19,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.nodes import Node
-from holdfast.engine.starting import Inputs
-from holdfast.engine.waits import Wait
+from holdfast.engine.orders import Inputs
 from holdfast.model.errors import UsageError
+from holdfast.model.limits import SECOND
 from holdfast.model.policies import seconds
+from holdfast.model.views import Wait
 from holdfast.store.urls import is_postgres
 from holdfast.testing.explorer import outcome, quiet, shrink, substitutes, timeline
 from holdfast.testing.explorer.client import PEOPLE_TAKE, RUN_ID, Client, Outside
 from holdfast.testing.explorer.effects import Effects
 from holdfast.testing.explorer.findings import Finding, Kind
-from holdfast.testing.explorer.oracle import Oracle
+from holdfast.testing.explorer.oracle import Broken, Oracle, left_alone
 from holdfast.testing.explorer.report import Report
 from holdfast.testing.explorer.tape import Tape, parse
 from holdfast.testing.simulation import chance, fence
 from holdfast.testing.simulation.boundaries import Boundary, Ended, next_to_next
-from holdfast.testing.simulation.clock import SECOND, START, VirtualClock
+from holdfast.testing.simulation.clock import START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
 from holdfast.testing.simulation.remembering import Remembering, RememberingStore
-from holdfast.testing.simulation.world import World
+from holdfast.testing.simulation.world import Newer, World
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
@@ -68,6 +69,7 @@ def explore(
     inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     database: str | None = None,
+    newer: Newer | None = None,
     **named_inputs: Any,
 ) -> Report:
     """Run a workflow under every crash and say what does not survive.
@@ -94,6 +96,9 @@ def explore(
     cancels it, once that node has completed. Whoever asks is told the truth: what was acknowledged must have happened,
     once.
 
+    `newer` lets a newer Holdfast write an event that this one does not know into the runs of every process that dies,
+    and raise their format ("marked") or not ("unmarked"): nothing of these runs may act or be written any more.
+
     `database` is the address of a PostgreSQL server (postgresql://...): all of it happens there, in a schema that is
     made for it and dropped at its end. There only the lease tells that an engine is dead.
 
@@ -105,7 +110,7 @@ def explore(
         raise UsageError(f"people_take={people_take!r} is not a time that people take")
     outside = Outside(answers or {}, signals, resumes, take, cancel_after, pause_after)
     with contextlib.closing(_store(database)) as store:
-        explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), outside, store)
+        explorer = Explorer(workflow, given, effects, set(idempotent), dict(fakes or {}), outside, store, newer)
         return explorer.explore(depth, seed, tape, schedules_max, stop_at_first, progress)
 
 
@@ -159,9 +164,11 @@ class Explorer:
         fakes: dict[Any, Any],
         outside: Outside | None = None,
         store: Remembering | None = None,
+        newer: Newer | None = None,
     ) -> None:
         Inputs(workflow.registered).encode(inputs)  # what does not fit is the caller's mistake, and told at once
         self._workflow = workflow
+        self._newer = newer
         self._outside = outside or Outside()
         self._fakes = [(substitutes.find(what)[1], fake) for what, fake in fakes.items()]
         named = None if effects is None else dict(substitutes.find(effect) for effect in effects)
@@ -259,6 +266,9 @@ class Explorer:
                     tape=str(schedule.tape),
                 )
             )
+        for finding in self._effects.outlived.values():
+            finding.where, finding.tape = "without any fault", str(schedule.tape)
+            schedule.findings.append(finding)
         _merge(report, schedule)
 
     def _replayed(self, tape: Tape) -> Schedule:
@@ -288,11 +298,14 @@ class Explorer:
     @staticmethod
     def _is_repetition(schedule: Schedule, tape: Tape, adjacent: set[int]) -> bool:
         """Whether it is another that is tried as well: a fault after a boundary may be the same as one before the next.
-        Of the two the one that is nearer to an effect is tried, because that is easier to understand."""
+        Of the two the one that is nearer to an effect is tried, because that is easier to understand. Between a write
+        and an effect the engine asks whether its lease still runs, so that standing still after the one is not the same
+        as standing still before the other."""
         number, chosen = tape.faults[-1]
         outcome, met = Outcome(chosen), schedule.boundaries
         if outcome.before is not None and number in adjacent and met[number].is_write:
-            return outcome.before in met[number + 1].possible
+            following = met[number + 1]
+            return outcome.before in following.possible and (following.is_write or not outcome.hangs)
         if outcome.after is not None and number - 1 in adjacent and not met[number - 1].is_write:
             return outcome.after in met[number - 1].possible
         return False
@@ -338,8 +351,9 @@ class Explorer:
             clock=clock,
             client=self._client,
             standby=True,
+            newer=self._newer,
         )
-        if watch_states and tape.faults:
+        if watch_states and tape.faults and self._newer is None:
             last = tape.faults[-1][0]
             world.watch_states(lambda label: len(world.boundaries) > last and self._is_known(world, label))
         self._effects.world = world
@@ -373,7 +387,7 @@ class Explorer:
     def _judged(self, world: World, tape: Tape) -> Schedule:
         findings: list[Finding] = []
         ended: outcome.Outcome = {}
-        if not world.alike:
+        if not world.alike and not world.rewritten:
             self._oracle.at_the_end(world, RUN_ID if self._client.served else None)
             self._oracle.broken += self._client.broken_promises()
             ended = outcome.read(self._store)
@@ -381,11 +395,12 @@ class Explorer:
             findings.append(Finding(kind=Kind.UNSUITABLE, subject=why, what=why, advice=fence.WAY_OUT))
         self._refused.clear()
         if not findings:
-            findings += self._effects.findings() if self._normal is not None else ()
-            for broken in dict.fromkeys([*self._oracle.broken, *self._effects.broken]):
+            is_judged = self._normal is not None and not world.rewritten
+            findings += self._effects.findings() if is_judged else ()
+            for broken in dict.fromkeys(self._broken(world)):
                 what = f"{broken.code} does not hold: {broken.what}"
                 findings.append(Finding(kind=Kind.INVARIANT, subject=broken.code, what=what))
-            if not world.alike and self._is_comparable(world):
+            if not world.alike and not world.rewritten and self._is_comparable(world):
                 findings += self._compared(ended)
         faults = [b for b in world.boundaries if b.outcome is not Outcome.OK]
         for finding in findings:
@@ -395,6 +410,11 @@ class Explorer:
             finding.where = "; ".join(f"{timeline.describe(b)}: {b.outcome}" for b in faults) or "without any fault"
             finding.timeline = timeline.tell(world.boundaries)
         return Schedule(tape, world.boundaries, findings, world.alike, ended, world.acts.ended)
+
+    def _broken(self, world: World) -> Iterable[Broken]:
+        if world.rewritten:  # neither the auditor nor an undisturbed run can tell what is right then
+            return left_alone(world)
+        return [*self._oracle.broken, *self._effects.broken]
 
     def _is_comparable(self, world: World) -> bool:
         """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.store.api import Commit, EngineRow, MessageRow
+from holdfast.model.limits import SECOND
+from holdfast.store.row_types import Commit, EngineRow, MessageRow
 from holdfast.testing.simulation.boundaries import Boundary
-from holdfast.testing.simulation.clock import SECOND
 from holdfast.testing.simulation.faults import Outcome
 
 LINES_MAX = 20

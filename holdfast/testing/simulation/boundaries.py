@@ -8,6 +8,7 @@ Invariants: boundaries are numbered in the order in which they are met, so that 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -82,7 +83,7 @@ class Boundaries:
         if process.resumed is not None:  # it stood still here
             resumed, process.resumed = process.resumed, None
             if resumed:
-                return resumed[0]  # type: ignore[no-any-return]
+                return process.store.found_out(verb, about, resumed[0])  # type: ignore[no-any-return]
             return self._apply(process, verb, about, apply)
         outcome = self._choose(process, verb, about, ALL_OUTCOMES, is_write=True)
         if outcome is Outcome.OK:
@@ -105,8 +106,16 @@ class Boundaries:
         self._fate.wrote(process, verb, about, result)
         return result
 
-    async def act(self, process: Process, label: str, about: Any, apply: Callable[[], Awaitable[T]]) -> T:
-        """An effect of an async body."""
+    async def act(
+        self,
+        process: Process,
+        label: str,
+        about: Any,
+        apply: Callable[[], Awaitable[T]],
+        die: Callable[[], None] | None = None,
+    ) -> T:
+        """An effect of an async body. `die` is what dying means for a body that has a process of its own."""
+        die = die or functools.partial(self._fate.kill, process)
         outcome = self._choose(process, label, about, ALL_OUTCOMES)
         if outcome is Outcome.OK:
             number = len(self.met) - 1
@@ -114,13 +123,13 @@ class Boundaries:
             self.ended[number] = (len(self.met), process.store.contacts)
             return result
         if outcome is Outcome.DIE_BEFORE:
-            self._fate.kill(process)
+            die()
             await process.loop.create_future()  # nothing resumes it: not even a `finally` runs
         if outcome.hangs and not outcome.applied:
             await self._stand_still(process, outcome.until)
         result = await apply() if outcome is not Outcome.ERROR_NOT_APPLIED else None  # type: ignore[assignment]
         if outcome is Outcome.DIE_AFTER:
-            self._fate.kill(process)
+            die()
             await process.loop.create_future()
         if outcome.hangs and outcome.applied:
             await self._stand_still(process, outcome.until)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SECOND = 1_000_000
+from holdfast.model.limits import SECOND
+
 START = 1_767_225_600 * SECOND
 """The first instant of 2026: runs that are never shown to anybody need no real date."""
 
@@ -16,6 +17,13 @@ class VirtualClock:
 
     def now(self) -> int:
         """Microseconds since 1970, UTC: what the engine calls its clock."""
+        return self._now
+
+    def elapsed(self) -> None:
+        """A world has one time."""
+
+    def lease_time(self) -> int:
+        """A world has one time."""
         return self._now
 
     def synchronise(self) -> None:

@@ -12,8 +12,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.store.api import Evidence
-from holdfast.store.reads import Reads
+from holdfast.store.queries import Reads
+from holdfast.store.row_types import Evidence
 
 RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
 TABLES = ("run_state", "run_node_state", "run_events", *RARE, "engines", "engine_slots", "workflow_versions")

@@ -62,6 +62,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._order = itertools.count()
         self.tasks: list[asyncio.Task[Any]] = []
         """Every task that ever was: when the world ends, none may be left to end by itself."""
+        self._task_factory: Callable[..., Any] | None = None
         self.closed = False
         """The process is dead: nothing is taken any more."""
 
@@ -99,9 +100,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]  # only coroutines, as everywhere today
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[Any]
+        if self._task_factory is None:
+            task = asyncio.Task(coro, loop=self, name=name, context=context)
+        else:
+            task = self._task_factory(self, coro, **({} if context is None else {"context": context}))
         self.tasks.append(task)
         return task
+
+    def set_task_factory(self, factory: Callable[..., Any] | None) -> None:
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Callable[..., Any] | None:
+        return self._task_factory
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future: asyncio.Future[Any] = self.create_future()

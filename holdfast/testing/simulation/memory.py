@@ -10,8 +10,8 @@ from typing import Any
 
 import apsw
 
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.statements import load
+from holdfast.store.sql_files import load
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing.simulation.database import RARE, TABLES, Contents, Image, WorldDatabase
 
 _EMPTY = "; ".join(

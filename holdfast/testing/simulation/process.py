@@ -14,21 +14,22 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.leases import Lease
+from holdfast.engine.ownership.lease import Lease
 from holdfast.engine.readers import LoopReader, Reader
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.versions import Versions
 from holdfast.engine.writers import Writer
+from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
 from holdfast.model.graph import Plan
-from holdfast.store.api import EngineRow
-from holdfast.testing.simulation.bodies import WatchedExecutor, Watcher
+from holdfast.store.row_types import EngineRow
 from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Until
 from holdfast.testing.simulation.fence import WAY_OUT, Unsuitable
 from holdfast.testing.simulation.loop import VirtualLoop
 from holdfast.testing.simulation.store import Acts, ProcessStore
+from holdfast.testing.simulation.watched_bodies import WatchedExecutor, Watcher
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ class SimulatedEngine(Engine):
         super().__init__(
             process.store,
             process.executor,
-            database=None,
+            Inspector,
             settings=world.settings,
             clock=world.clock,
         )
@@ -224,7 +225,7 @@ class SimulatedLease(Lease):
 
     def __init__(self, process: Process) -> None:
         world = process.world
-        super().__init__(process.store, None, world.settings.lease_seconds, world.clock)
+        super().__init__(process.store, world.settings.lease_seconds, world.clock)
         self._process = process
         self._lives = 1
         self.engine = process.name
@@ -237,6 +238,7 @@ class SimulatedLease(Lease):
     def renew_identity(self) -> None:
         self._lives += 1
         self.past.add(self.engine)
+        self.former = self.former or self.engine
         self.engine = f"{self._process.name}-{self._lives}"
 
     def dead_engines(self, now: int) -> list[EngineRow]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.store.api import Evidence
+from holdfast.store.row_types import Evidence
 from holdfast.testing.simulation.database import Contents, Image, WorldDatabase
 from holdfast.testing.simulation.memory import MemoryStore
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_connections import Connection, address
-from holdfast.store.reads import NUMBER_MAX
+from holdfast.store.postgres.postgres_address import address
+from holdfast.store.postgres.postgres_connections import Connection
+from holdfast.store.postgres.postgres_store import PostgresStore
+from holdfast.store.queries import NUMBER_MAX
+from holdfast.store.row_types import Commit, CommitResult
 from holdfast.testing.simulation import fence
 from holdfast.testing.simulation.database import RARE, TABLES, Contents, Image, WorldDatabase
 from holdfast.testing.simulation.remembering import Remembering
@@ -26,7 +28,7 @@ _NUMBERED = ("run_node_state", "run_inbox_messages", "run_waits")
 _RARE_ROWS = (
     "SELECT wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee, outcome, actor "
     "FROM run_waits WHERE run_no = $1 ORDER BY no",
-    "SELECT timer, due_at, branch, status FROM run_timers WHERE run_no = $1 ORDER BY timer",
+    "SELECT timer, due_at, branch, status, boot, elapsed FROM run_timers WHERE run_no = $1 ORDER BY timer",
     "SELECT message_id, kind, payload, status, outcome FROM run_inbox_messages WHERE run_no = $1 ORDER BY no",
     "SELECT branch, parent, cutoff_seq, key_epoch, reason, origin_no FROM run_branches WHERE run_no = $1 "
     "ORDER BY branch",
@@ -99,6 +101,10 @@ class ServerStore(PostgresStore, WorldDatabase):
             for sql in _RARE_ROWS:
                 rows += self._fetch(sql, run_no)
         return tuple(run), tuple(events), tuple(rows)
+
+    def commit_in_doubt(self, group: Sequence[Commit]) -> list[CommitResult]:
+        """What the driver does with a group that it has sent, when the connection was lost before the answer."""
+        return self._do(lambda raw, _: self._landing(raw, True).land(group))
 
     def _fetch(self, sql: str, *bindings: Any) -> list[Any]:
         return list(map(tuple, self._do(lambda raw, again: raw.fetch(sql, *bindings), writes=False)))

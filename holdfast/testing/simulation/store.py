@@ -7,17 +7,18 @@ Never: changes what a verb does; that is the real driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.api import Commit, EngineRow, Landed, MessageRow, RunRow, Sent
-from holdfast.store.reads import Reads
+from holdfast.store.queries import Reads
+from holdfast.store.row_types import Commit, CommitResult, EngineRow, MessageRow, RunRow, Sent, Standing
 from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import PowerCut
 
 T = TypeVar("T")
-_READS = frozenset(name for name in vars(Reads) if not name.startswith("_"))
+_READS = frozenset(name for name in vars(Reads) if not name.startswith("_")) - {"store_id", "standing"}
 """Every verb that only asks. One that is neither here nor written out below is not known: it may well write."""
 
 
@@ -82,6 +83,11 @@ class ProcessStore:
         self._check()
         return self._acts.write(self._owner, verb, about, lambda: self._shared.write(verb, *args))
 
+    def found_out(self, verb: str, about: Any, result: Any) -> Any:
+        """What a process hears of a write that happened long ago. The driver of a server has lost the connection by
+        then, and asks anew what became of a commit."""
+        return self._shared.write("commit_in_doubt", about) if verb == "commit" and self.is_shared else result
+
     # --- the contract ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -89,6 +95,17 @@ class ProcessStore:
 
     def close(self) -> None:
         self.revoke("it was closed")
+
+    def store_id(self) -> str:
+        """The same in every world, so that idempotency keys of two explorations can be compared."""
+        return "simulation"
+
+    @property
+    def file(self) -> Path | None:
+        return None
+
+    def standing(self) -> Standing:
+        return Standing(1, "")
 
     @property
     def is_shared(self) -> bool:
@@ -105,11 +122,11 @@ class ProcessStore:
         found, self._others_wrote = self._others_wrote, False
         return found
 
-    def commit_if_free(self, group: Sequence[Commit]) -> list[Landed] | None:
+    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
         return self.commit(group)
 
-    def commit(self, group: Sequence[Commit]) -> list[Landed]:
-        landed: list[Landed] = self._write("commit", group, group)
+    def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
+        landed: list[CommitResult] = self._write("commit", group, group)
         return landed
 
     def reserve_run_numbers(self, count: int) -> int:
@@ -123,9 +140,13 @@ class ProcessStore:
     def register_engine(self, row: EngineRow) -> None:
         self._write("register_engine", row, row)
 
-    def renew_engine(self, engine: str, expires_at: int) -> bool:
-        alive: bool = self._write("renew_engine", (engine, expires_at), engine, expires_at)
+    def renew_engine(self, engine: str, expires_at: int, awake_until: int = 0) -> bool:
+        alive: bool = self._write("renew_engine", (engine, expires_at), engine, expires_at, awake_until)
         return alive
+
+    def set_offer(self, engine: str, can_run: bytes) -> bool:
+        said: bool = self._write("set_offer", engine, engine, can_run)
+        return said
 
     def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
         freed: int | None = self._write("remove_engine", engine, engine, expires_at)
@@ -142,12 +163,12 @@ class ProcessStore:
         won: list[RunRow] = self._write("claim", run_nos, engine, run_nos)
         return won
 
-    def release(self, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
-        released: int = self._write("release", leases, leases, unused)
+    def release(self, engine: str, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
+        released: int = self._write("release", leases, engine, leases, unused)
         return released
 
-    def set_hold(self, run_no: int, token: int, hold: str | None) -> bool:
-        held: bool = self._write("set_hold", (run_no, hold), run_no, token, hold)
+    def set_hold(self, run_no: int, token: int, engine: str | None, hold: str | None) -> bool:
+        held: bool = self._write("set_hold", (run_no, hold), run_no, token, engine, hold)
         return held
 
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:

@@ -14,18 +14,23 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.engine.settings import EngineSettings
-from holdfast.testing.simulation.bodies import Watcher
+from holdfast.model.limits import SECOND
+from holdfast.store.row_types import RunRow
+from holdfast.testing.simulation import newer as newer_engine
 from holdfast.testing.simulation.boundaries import Boundaries, Boundary
-from holdfast.testing.simulation.clock import SECOND, VirtualClock
+from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Postponed, PowerCut, Until
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.requests import Client, Requests
+from holdfast.testing.simulation.watched_bodies import Watcher
 
 T = TypeVar("T")
+Newer = Literal["marked", "unmarked"]
+"""How a newer Holdfast that writes to the runs of a dead process leaves them: with their format raised, or not."""
 TURNS_MAX = 20_000
 """Turns of a schedule; one that takes more is going round in circles."""
 LOOKS_MAX = 60
@@ -58,6 +63,7 @@ class World:
         clock: VirtualClock | None = None,
         client: Client | None = None,
         standby: bool = False,
+        newer: Newer | None = None,
     ) -> None:
         self.shared = shared
         self.clock = clock or VirtualClock()
@@ -77,6 +83,11 @@ class World:
         """Who has just come back: it goes on until it rests, so that what it was about to do happens now."""
         self._unwatched: tuple[str, Process] | None = None
         self._standby = standby
+        self._newer = newer
+        self.rewritten: dict[int, RunRow] = {}
+        """Runs that a newer Holdfast has written to, as it left them."""
+        self.rewritten_at = 0
+        """How many boundaries had been met then."""
         self._random = random.Random(seed) if seed else None
         self.requests = Requests(client)
         self._age = 0
@@ -144,7 +155,7 @@ class World:
     async def _open(self, process: Process) -> None:
         try:
             await process.engine.open()
-            await process.engine.recovery.sweep()
+            await process.engine.claims.sweep()
         except Exception:  # noqa: BLE001 - a process that cannot start ends, and its supervisor starts another
             self.kill(process)
 
@@ -227,7 +238,7 @@ class World:
 
     async def _patrol(self, process: Process) -> None:
         try:
-            await process.engine.patrol.look()
+            await process.engine.poll_loop.poll_once()
         except Exception:  # noqa: BLE001 - the engine's own loop logs it, and looks again a second later
             self._look_failed = True
 
@@ -353,6 +364,10 @@ class World:
         process.cut()
         self._age += 1
         self._awake += 1
+        if self._newer is not None:
+            engine, now = process.engine.lease.engine, self.clock.now()
+            self.rewritten |= newer_engine.write(self.shared, engine, now, marked=self._newer == "marked")
+            self.rewritten_at = self.rewritten_at or len(self.boundaries)
         self._look_at_state("death", process)
 
     def freeze(self, process: Process, until: Until) -> None:

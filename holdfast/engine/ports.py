@@ -1,0 +1,218 @@
+"""Ports: what the engine asks of the executor of bodies, and what it offers to bodies.
+
+Owns: `Attempt` (an order to run a body), `Executor` (carries it out), `RunPort` (how a body speaks to its run), and
+`Done`, the callback of a command, with `settle`, which is one for a future.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.model.commands import BodyDied, NewChild
+from holdfast.model.definition import NodeDef
+from holdfast.model.graph import Capture, Plan
+from holdfast.model.handlers import Handler
+
+T = TypeVar("T")
+Done = Callable[[Any, BaseException | None], None]
+"""Called on the loop when the command is durable (with the rule's answer), or refused."""
+
+
+class Releasable(Protocol):
+    """A place that a step holds or waits for."""
+
+    def release(self) -> None:
+        """Give it back, or stop waiting for it."""
+        ...
+
+
+class RunPort(Protocol):
+    """A run, as its bodies see it."""
+
+    run_id: str
+    run_no: int
+
+    @property
+    def store_id(self) -> str:
+        """The id of the store that the run is in."""
+        ...
+
+    @property
+    def key_epoch(self) -> int: ...
+
+    @property
+    def compensates(self) -> bool:
+        """Whether the run undoes what it did when it does not end well."""
+        ...
+
+    def submit(self, command: Any, done: Done | None = None) -> None:
+        """Hand a command to the run's owner. `done` hears of it once it is durable."""
+        ...
+
+    def body_exited(self, key: tuple[str, str], evicted: bool) -> None:
+        """The body of (node, path) runs no longer: its slot is free. `evicted`: it was left without a report."""
+        ...
+
+    def load(self, located: Any) -> bytes:
+        """The value of a located expression, from memory or from the store."""
+        ...
+
+    async def load_slowly(self, located: Any) -> bytes:
+        """The same where it may mean reading very many rows: beside the loop, after everything held back is durable."""
+        ...
+
+    async def flushed(self) -> None:
+        """Wait until nothing of the run is held back."""
+        ...
+
+    def cannot_read(self, error: Exception) -> None:
+        """What the body needs of its run cannot be read: the run is left as it is, and put on hold where it is
+        damaged. Called on the loop; afterwards nothing that the run's bodies say is heard."""
+        ...
+
+    def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Awaitable[Sequence[tuple[str, bytes]]]:
+        """Type and data of the events that an instance's remembered calls are read from, from seq `since` on. Loading
+        these located arguments is quick afterwards."""
+        ...
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a step may begin: this engine's lease has not run out."""
+        ...
+
+    async def until_it_may_begin(self) -> None:
+        """Wait until it is renewed. A body whose run is another engine's by then is left."""
+        ...
+
+    def is_suspended(self, node: str, path: str) -> bool: ...
+    def variable(self, name: str) -> bytes | None: ...
+    def now(self) -> int: ...
+    async def order_child(self, workflow: str, inputs: dict[str, Any], run_id: str | None, detached: bool) -> NewChild:
+        """Check a child's input; what comes back goes into the wait that starts it."""
+        ...
+
+    async def order_signal(self, run_id: str, name: str, payload: bytes, signal_id: str) -> str:
+        """Check that a signal can be sent to a run; the id of its message. Raises UnknownRun or Refused."""
+        ...
+
+    def step_place(
+        self, handler: str, concurrency: int, priority: int, inside: Sequence[str], granted: Callable[[Any], None]
+    ) -> Releasable:
+        """Wait for a place of a node that is called as a step: `granted` is called with None when there is one, or
+        with a UsageError. `inside`: the handlers of limited bodies and steps around the call."""
+        ...
+
+    def follow_child(self, run_id: str) -> None:
+        """Tell the run when another run, that does not know of it, has ended."""
+        ...
+
+
+class OwnedRun(RunPort, Protocol):
+    """The same, as whoever runs its bodies sees it in the engine's own process."""
+
+    def body_died(self, command: BodyDied) -> None:
+        """The process that ran a suspect's body died: the attempt was cut off, or the run is put on hold."""
+        ...
+
+    def hold(self, why: str) -> None:
+        """Put the run on hold: no engine drives it before an operator resumes it."""
+        ...
+
+
+class Attempt(msgspec.Struct, gc=False):
+    """An order to run a body."""
+
+    port: RunPort
+    plan: Plan
+    definition: NodeDef
+    handler: Handler
+    node: str
+    path: str
+    visit: int
+    attempt: int
+    failures: int
+    memory_seq: int
+    has_memory: bool
+    """Whether there can be remembered calls to read (a body that runs again)."""
+    args: dict[str, Any]
+    """Located expressions by parameter."""
+    captures: tuple[Capture, ...]
+    isolated: bool = False
+    """The run is a suspect: its body executes in a spawned process."""
+    own_process: bool = False
+    """That process must not have run anything else."""
+
+
+class Executor(Protocol):
+    """Who runs bodies."""
+
+    def open(self, loop: AbstractEventLoop, threads_lost: Callable[[int], None]) -> None:
+        """The engine opens on this loop: every body will run on it, or report to it. `threads_lost` is called with the
+        number of threads that are lost to functions that did not stop, when that changes."""
+        ...
+
+    def task(self, work: Coroutine[Any, Any, T]) -> Task[T]:
+        """A task of ours. It begins in a turn of its own, also on a loop whose tasks begin when they are created."""
+        ...
+
+    def start(self, attempt: Attempt) -> None:
+        """Run a body; its end arrives as a command at `attempt.port`."""
+        ...
+
+    def answer(self, run_no: int, node: str, path: str, wait_id: str, outcome: str, value: bytes) -> bool:
+        """Hand a parked body its answer. False: the body is not in memory."""
+        ...
+
+    def is_live(self, run_no: int, node: str, path: str) -> bool: ...
+    def all_parked(self, run_no: int, node: str, path: str) -> bool:
+        """Whether a body does nothing but wait in calls on its ctx."""
+        ...
+
+    def is_idle(self, run_no: int) -> bool:
+        """Whether every body of a run that is in memory does nothing but wait."""
+        ...
+
+    def has_one_strand(self) -> bool:
+        """Whether at most one thing moves here: one body at most, and nothing in it beside itself."""
+        ...
+
+    def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
+        """Ask a body to stop; it reports DropNode (or its result) within the grace time."""
+        ...
+
+    def supersede(self, run_no: int, node: str, path: str) -> None:
+        """Cancel a body that waits and that the run has gone on without: nothing it still says is heard."""
+        ...
+
+    def pause(self, run_no: int) -> None:
+        """Leave the bodies of a run at their next call on ctx, in an orderly way; those that make none finish."""
+        ...
+
+    def unwind(self, run_no: int) -> None:
+        """Leave all bodies of a run without ending them: it is evicted, or its lease is lost. They report nothing."""
+        ...
+
+    async def rehearse(
+        self, attempt: Attempt, memory: Sequence[tuple[str, bytes]]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Replay a body as far as its calls are remembered, without acting: the calls that are, those at which it
+        ended, and what is remembered and was not asked for."""
+        ...
+
+    async def stop(self, grace_seconds: float) -> None:
+        """The engine stops: leave every body, let each say that it was left."""
+        ...
+
+
+def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+    """Set the result or the error of a future, unless its waiter has cancelled it."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

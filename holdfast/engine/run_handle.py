@@ -1,0 +1,388 @@
+"""Run: a handle on one run, wherever it is being driven.
+
+Owns: what a program may ask of a run. Reading goes to the store, asking goes through the inbox; both work when another
+process owns the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from holdfast.engine import changes
+from holdfast.engine.callers import check_loop, on_its_loop
+from holdfast.model import answers, handlers, texts
+from holdfast.model import events as ev
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    RunCancelled,
+    RunFailed,
+    RunSuspended,
+    UnknownRun,
+    UsageError,
+)
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.values import encode, plain
+from holdfast.model.views import EventView, Wait
+from holdfast.model.wait_words import ended_by, of_run
+from holdfast.rules.branches import Asked
+from holdfast.store.records.run_records import result_of, terminal_event
+from holdfast.store.records.state_rows import about_of
+from holdfast.store.row_types import RunRow
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+R = TypeVar("R")
+_T = TypeVar("_T")
+STANDS_SECONDS = 0.5
+"""How long a message waits to learn where a run stands: a file says it at once, a server may be away."""
+
+
+class Run(Generic[R]):
+    """One run. `R` is the type of its result."""
+
+    def __init__(self, engine: Engine, run_id: str, run_no: int) -> None:
+        self._engine = engine
+        self._run_no = run_no
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id}>"
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of its engine, on which everything of it is awaited."""
+        return self._engine.loop
+
+    @on_its_loop
+    async def status(self) -> str:
+        """`created`, `running`, `suspended`, `recovering`, `completed`, `failed` or `cancelled`."""
+        return await self._read(self._engine.inspector.status)
+
+    @on_its_loop
+    async def result(self, timeout: float | None = None) -> R:
+        """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError, which says where the run stands, when
+        it takes too long."""
+        if timeout is not None:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self.result()
+            except TimeoutError:
+                stands = await self._stands()
+                raise TimeoutError(f"run {self.run_id} has not ended after {timeout:g} s{stands}") from None
+        actor = self._engine.actors.get(self._run_no)
+        if actor is not None:
+            await actor.until_detached()
+            if actor.outcome is not None and getattr(actor.outcome, "located", None) is None:
+                return self._outcome(actor.outcome, actor.plan.definition.name)
+        row = await self._engine.watch(self.run_id)
+        terminal = await self._engine.read(terminal_event, self._engine.store, row)
+        if isinstance(terminal, ev.RunCompleted) and terminal.located is not None:  # very many rows, beside the loop
+            result = await asyncio.to_thread(result_of, self._engine.store, row, terminal)
+            terminal = ev.RunCompleted(msgspec.Raw(result))
+        return self._outcome(terminal, row.workflow)
+
+    async def _stands(self) -> str:
+        """Where the run stands, to end a message with. Nothing when a server does not say: somebody waits for it."""
+        with suppress(TimeoutError, HoldfastError):
+            async with asyncio.timeout(STANDS_SECONDS):
+                return f": {await self.why()}"
+        return ""
+
+    def _outcome(self, terminal: Any, workflow: str) -> R:
+        match terminal:
+            case ev.RunCompleted():
+                found = handlers.find_workflow(workflow)
+                read = plain if found is None else found.read_result
+                try:
+                    return read(bytes(terminal.result))  # type: ignore[no-any-return]
+                except InvalidInput as wrong:
+                    what = f"the result of run {self.run_id} is not what workflow {workflow} is annotated with"
+                    raise InvalidInput(f"{what}: {wrong.message}") from None
+            case ev.RunCancelled():
+                reason = terminal.reason or "no reason given"
+                raise RunCancelled(f"run {self.run_id} was cancelled: {reason}", self.run_id, terminal.others)
+        message = f"run {self.run_id} failed: {terminal.error.message}"
+        raise RunFailed(message, terminal.error, self.run_id, terminal.others)
+
+    @on_its_loop
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Every instance of the run, as on the command line."""
+        return await self._read(self._engine.inspector.nodes)
+
+    @on_its_loop
+    async def events(self, after: int = 0, branch: int | None = None) -> list[EventView]:
+        """The journal, from the event after `after` on: everything that happened, or the line of history of one
+        branch."""
+        if branch is None:
+            return await self._engine.read(self._engine.inspector.events, self._run_no, after)
+        return await self._look_back(lambda row: self._engine.inspector.branch_events(row, branch, after))
+
+    async def follow(self, after: int = 0) -> AsyncIterator[EventView]:
+        """Committed events as they come, until the run has ended."""
+        check_loop(self, "follow")
+        moved = self._engine.hub.listen(self._run_no)
+        try:
+            while True:
+                await asyncio.sleep(0)  # reading a file does not suspend
+                row, views = await self._engine.read(self._row_and_events, after)
+                for view in views:
+                    after = view.seq
+                    yield view
+                if row.status in RUN_TERMINAL and after >= row.last_seq:
+                    return
+                self._engine.runtime.check()
+                await moved.wait()
+                moved.clear()
+        finally:
+            self._engine.hub.leave(self._run_no, moved)
+
+    @on_its_loop
+    async def show(self, branch: int | None = None) -> dict[str, Any]:
+        """The run as JSON, with its nodes; as it is, or as one of its branches came to be."""
+        if branch is None:
+            return await self._read(self._engine.inspector.run)
+        return await self._look_back(lambda row: self._engine.inspector.run(row, branch))
+
+    @on_its_loop
+    async def why(self) -> str:
+        """One paragraph: what the run waits for, since when, what will wake it, and if nothing will, why."""
+        return await self._read(self._engine.inspector.why)
+
+    @on_its_loop
+    async def waits(self) -> list[Wait]:
+        """What the run waits for."""
+        return await self._read(self._engine.inspector.waits)
+
+    @on_its_loop
+    async def respond(self, wait_id: str, value: Any, *, actor: str = "") -> None:
+        """Answer a question. Raises InvalidInput when the answer does not fit its schema, and Refused when it was
+        answered already (and by whom), has passed its deadline, or belongs to a run that was cancelled; the question
+        stays as it is."""
+        texts.name(wait_id, "run.respond: wait_id")
+        texts.actor(actor, "run.respond")
+        data = encode(value, what="the answer")
+        for found in await self._engine.read(self._engine.store.wait, wait_id):
+            if found.wait.wait_id == wait_id and found.run_id == self.run_id and found.wait.status == "open":
+                wrong = answers.problems(about_of(found.wait).get("schema"), data)
+                if wrong:
+                    raise InvalidInput(f"this does not answer {wait_id}: {'; '.join(wrong)}")
+        payload = {"wait_id": wait_id, "value": msgspec.Raw(data), "actor": actor}
+        await self._engine.inbox.request(self._run_no, "answer", payload)
+
+    @on_its_loop
+    async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        """Send a signal, which `ctx.receive(name)` or `hf.receive(name)` gets, now or when it asks. With an `id` it is
+        the same signal however often it is sent; with another payload under the same id Refused is raised. A signal
+        that was refused (its payload does not fit) has not used up its id."""
+        texts.name(name, "run.signal: name")
+        if id is not None:
+            texts.question(id, "run.signal: id")
+        data = encode(payload, what=f"the payload of signal {name!r}")
+        await self._engine.inbox.signal(self._run_no, self.run_id, name, data, id)
+
+    @on_its_loop
+    async def pause(self, reason: str = "", *, actor: str = "") -> None:
+        """Stop the run between its nodes: nothing new starts, bodies at work finish their node or are left at their
+        next call on ctx. `resume` lets it go on. A second pause is a no-op."""
+        asked = {"reason": texts.reason(reason, "run.pause"), "actor": texts.actor(actor, "run.pause")}
+        await self._engine.inbox.request(self._run_no, "pause", asked)
+
+    @on_its_loop
+    async def resume(
+        self,
+        *,
+        wait: str | None = None,
+        path: str | None = None,
+        vars: dict[str, Any] | None = None,
+        accept_change: bool = False,
+        actor: str = "",
+    ) -> list[str]:
+        """Let the run go on where it waits for a person: end its pause, take a node out of its basket, release a hold.
+        `wait` or `path` say which; without them it is the pause, or else every hold and the basket of the deepest path
+        (the oldest of several). `vars` sets variables first. The waits that ended with it.
+
+        With `accept_change` a run that is on hold because a body makes other calls than it remembers goes on with the
+        code that is loaded here, on a branch with the same idempotency keys: calls that agree with what is remembered
+        are not made again, what no call asks for is set aside, and all other calls are new."""
+        asked = resume_request(wait, path, vars, actor)
+        if accept_change:
+            if wait is not None or path is not None or vars:
+                raise UsageError("run.resume: accept_change goes by itself, without wait, path and vars")
+            await changes.accept(self._engine, await self._engine.read(self._row), actor)
+            return []
+        told = await self._engine.inbox.request(self._run_no, "resume", asked)
+        resumed: list[str] = told.get("resumed", [])
+        return resumed
+
+    @on_its_loop
+    async def reassign(
+        self, wait_id: str, *, assignee: str | None = None, basket: str | None = None, actor: str = ""
+    ) -> None:
+        """Hand a question or a pended node on: to somebody else, into another basket."""
+        texts.name(wait_id, "run.reassign: wait_id")
+        texts.actor(actor, "run.reassign")
+        if assignee is None and basket is None:
+            raise UsageError("run.reassign: say to whom: assignee='bob' or basket='managers'")
+        for what, to in (("assignee", assignee), ("basket", basket)):
+            if to is not None:
+                texts.name(to, f"run.reassign: {what}")
+        payload = {"wait_id": wait_id, "assignee": assignee, "basket": basket, "actor": actor}
+        await self._engine.inbox.request(self._run_no, "reassign", payload)
+
+    @on_its_loop
+    async def cancel(self, reason: str = "", *, actor: str = "", give_up_undo: bool = False) -> None:
+        """Ask the run to stop, and return when its owner has taken the request. A second cancel is a no-op.
+
+        With `give_up_undo` compensations whose code no engine has loaded are recorded as failed, and named in the run's
+        error. A cancel of a run that is on hold while it compensates does so without being asked to, and gives up the
+        compensation that the hold is about. `run.retry` runs them later, when there is code for them."""
+        reason, actor = texts.reason(reason, "run.cancel"), texts.actor(actor, "run.cancel")
+        await self._engine.inbox.cancel(self._run_no, reason, actor, give_up_undo=give_up_undo)
+
+    @on_its_loop
+    async def fork(
+        self,
+        at: str | int | None = None,
+        *,
+        edits: dict[str, Any] | None = None,
+        as_run: str | None = None,
+        branch: int | None = None,
+        keys: str = "renew",
+        actor: str = "",
+    ) -> Run[R]:
+        """Go on from elsewhere: behind event `at` (a seq), before node `at` (which runs again with everything
+        downstream of it), from `"start"`, or, without it, from the end of `branch`. What is kept never runs again. The
+        run itself goes on from there, on a new branch; with `as_run` a new run of that id does, and this one is left
+        alone. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`, and `answers` brings answers to
+        questions by their wait ids: they are not asked again."""
+        asked = Asked(at, branch, keys=_keys(keys), actor=texts.actor(actor, "run.fork"))
+        if as_run is not None and keys == "inherit":
+            raise UsageError("a run of its own has its own idempotency keys; leave keys='inherit' out")
+        if as_run is None:
+            await self._engine.branching.ask(self.run_id, "fork", asked, edits)
+            return self
+        row = await self._engine.branching.fork_as_run(self.run_id, as_run, asked, edits)
+        return Run(self._engine, row.run_id, row.run_no)
+
+    @on_its_loop
+    async def jump(
+        self, to: str, *, edits: dict[str, Any] | None = None, keys: str = "renew", actor: str = ""
+    ) -> Run[R]:
+        """Go on at a node, back (it runs again, with everything downstream of it) or forward (what lies between is
+        skipped). Also reopens a run that has ended."""
+        asked = Asked(to, keys=_keys(keys), actor=texts.actor(actor, "run.jump"))
+        await self._engine.branching.ask(self.run_id, "jump", asked, edits)
+        return self
+
+    @on_its_loop
+    async def retry(self, node: str | None = None, *, edits: dict[str, Any] | None = None, actor: str = "") -> Run[R]:
+        """Let what failed (or one node of it) try again, with the same idempotency keys and what it remembers."""
+        asked = Asked(node, actor=texts.actor(actor, "run.retry"))
+        await self._engine.branching.ask(self.run_id, "retry", asked, edits)
+        return self
+
+    @on_its_loop
+    async def preview(
+        self,
+        kind: Literal["fork", "jump", "retry"],
+        target: str | int | None = None,
+        *,
+        edits: dict[str, Any] | None = None,
+        branch: int | None = None,
+        keys: str = "renew",
+    ) -> dict[str, Any]:
+        """What fork, jump or retry would reuse, run again and repeat. Nothing is changed."""
+        found = await self._engine.branching.preview(self.run_id, kind, Asked(target, branch, keys=_keys(keys)), edits)
+        return msgspec.structs.asdict(found)
+
+    @on_its_loop
+    async def paths(self) -> dict[str, Any]:
+        """The run as execution paths: where each one is, how its unit answered, which basket it lies in."""
+        return await self._read(self._engine.inspector.paths)
+
+    @on_its_loop
+    async def branches(self) -> list[dict[str, Any]]:
+        """The lines of history of the run, the first one first."""
+        return await self._look_back(self._engine.inspector.branches)
+
+    @on_its_loop
+    async def diff(self, one: int, other: int) -> dict[str, Any]:
+        """What two branches came to, and the instances whose status, output or error differs."""
+        return await self._look_back(lambda row: self._engine.inspector.diff(row, one, other))
+
+    @on_its_loop
+    async def until_quiet(self) -> RunRow:
+        """Wait until the run has ended, or until nothing but the outside can move it (RunSuspended)."""
+        moved = self._engine.hub.listen(self._run_no)
+        try:
+            while True:
+                row = await self.if_quiet()
+                if row is not None:
+                    return row
+                await moved.wait()
+                moved.clear()
+        finally:
+            self._engine.hub.leave(self._run_no, moved)
+
+    @on_its_loop
+    async def if_quiet(self) -> RunRow | None:
+        """The run if it has ended, None if it can move by itself; RunSuspended: only the outside can move it."""
+        self._engine.runtime.check()
+        row, waits = await self._engine.read(self._row_and_waits)
+        if waits and row.status not in RUN_TERMINAL:
+            raise _suspended(self.run_id, waits)
+        return row if row.status in RUN_TERMINAL else None
+
+    async def _read(self, view: Callable[[RunRow], _T]) -> _T:
+        """A view of the run as it is."""
+        return await self._engine.read(lambda: view(self._row()))
+
+    async def _look_back(self, view: Callable[[RunRow], _T]) -> _T:
+        """A view that folds the whole journal: in a thread, as that takes long."""
+        return await asyncio.to_thread(lambda: view(self._row()))
+
+    def _row_and_events(self, after: int) -> tuple[RunRow, list[EventView]]:
+        return self._row(), self._engine.inspector.events(self._run_no, after)
+
+    def _row_and_waits(self) -> tuple[RunRow, list[Wait] | None]:
+        row = self._row()
+        return row, self._engine.inspector.external_waits(row)
+
+    def _row(self) -> RunRow:
+        row = self._engine.store.run_by_no(self._run_no)
+        if row is None:
+            raise UnknownRun(f"there is no run {self.run_id} in {self._engine.store.url}")
+        return row
+
+
+def resume_request(wait: str | None, path: str | None, vars: dict[str, Any] | None, actor: str) -> dict[str, Any]:
+    """What `resume` asks of a run, checked."""
+    if wait is not None:
+        texts.name(wait, "resume: wait")
+    if path is not None:
+        texts.question(path, "resume: path")
+    if vars is not None and not (isinstance(vars, dict) and all(isinstance(name, str) for name in vars)):
+        raise UsageError(f"resume: vars are variables by their names, as {{'limit': 3}}, not {vars!r:.60}")
+    given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
+    return {"actor": texts.actor(actor, "resume"), "wait": wait, "path": path, "vars": given}
+
+
+def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
+    """What somebody is told who waited for a run that waits for others."""
+    more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
+    command = shlex.join(("holdfast", *ended_by(waits[0], alone=len(waits) == 1)))
+    return RunSuspended(f"run {run_id} {of_run(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)
+
+
+def _keys(keys: str) -> str:
+    if keys not in ("renew", "inherit"):
+        raise UsageError(f"keys are 'renew' or 'inherit', not {keys!r}")
+    return keys

@@ -1,0 +1,213 @@
+"""Reads: runs as people and programs see them.
+
+Owns: the JSON shapes of runs, nodes and events, the same on the command line and over HTTP.
+Never: changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.inspect.wait_views import hold_of, waits_of, waits_of_all
+from holdfast.model import definition as definitions
+from holdfast.model import events as ev
+from holdfast.model.compensations import is_undo
+from holdfast.model.errors import CorruptJournal, NewerFormat
+from holdfast.model.instances import instance_text
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.model.time_text import iso_or_none, when
+from holdfast.model.views import EventView, Wait
+from holdfast.store.contract import Store
+from holdfast.store.records.journal import event_of
+from holdfast.store.records.run_records import current_visits, fold_of, input_of, result_of, terminal_event
+from holdfast.store.row_types import EventRow, LinkedRow, NodeRow, RunRow
+
+
+def event_views(store: Store, run_no: int, after: int = 0, limit: int | None = None) -> list[EventView]:
+    return [_view(row) for row in store.events(run_no, after, limit)]
+
+
+def _view(row: EventRow) -> EventView:
+    try:
+        data = msgspec.json.decode(row.data)
+    except ValueError:  # no JSON, or not even text
+        data = {"unreadable": True}
+    return EventView(row.seq, row.branch, row.type, row.node, row.path, when(row.at), data, row.visit, _is_unknown(row))
+
+
+def _is_unknown(row: EventRow) -> bool:
+    try:
+        ev.decode(row.type, row.data)
+    except CorruptJournal as error:
+        return isinstance(error, NewerFormat)
+    return False
+
+
+def runs_json(store: Store, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """Runs as they are listed: without inputs, results and nodes."""
+    waits = waits_of_all(store, rows)
+    return [_run_json(store, row, waits[row.run_no], full=False) for row in rows]
+
+
+def run_json(store: Store, row: RunRow) -> dict[str, Any]:
+    """A run with its input, result and nodes."""
+    return _run_json(store, row, waits_of(store, row), full=True)
+
+
+def _run_json(store: Store, row: RunRow, waits: Sequence[Wait], *, full: bool) -> dict[str, Any]:
+    terminal, error = None, None
+    if row.status in RUN_TERMINAL and (full or row.status != "completed"):
+        try:
+            terminal = terminal_event(store, row)
+        except CorruptJournal as damage:  # the rest is shown, and the others of a list, whatever is wrong here
+            error = ev.ErrorInfo(damage.code, damage.message)
+    if isinstance(terminal, ev.RunFailed):
+        error = terminal.error
+    shown: dict[str, Any] = {
+        "run_id": row.run_id,
+        "workflow": row.workflow,
+        "version": row.version,
+        "status": shown_status(row),
+        "branch": row.branch,
+        "queue": row.queue,
+    }
+    if full:
+        shown["input"] = _input_shown(store, row)
+        shown["result"] = _result_shown(store, row, terminal) if isinstance(terminal, ev.RunCompleted) else None
+    shown["error"] = None if error is None else error_json(error)
+    shown["waits"] = [wait.as_json() for wait in waits]
+    if full:
+        shown["nodes"] = nodes_json(store, row)
+    shown["recoveries"] = row.recoveries
+    for field in ("created_at", "started_at", "finished_at"):
+        shown[field] = iso_or_none(getattr(row, field))
+    if isinstance(terminal, ev.RunFailed | ev.RunCancelled) and terminal.others:
+        shown["others"] = [error_json(e) for e in terminal.others]
+    if isinstance(terminal, ev.RunCancelled):
+        shown["reason"] = terminal.reason
+    return shown
+
+
+def _input_shown(store: Store, row: RunRow) -> Any:
+    try:
+        return input_of(store, row)
+    except CorruptJournal as damage:
+        return {"unreadable": damage.message}
+
+
+def _result_shown(store: Store, row: RunRow, completed: ev.RunCompleted) -> Any:
+    try:
+        return msgspec.json.decode(result_of(store, row, completed))
+    except CorruptJournal as damage:
+        return {"unreadable": damage.message}
+
+
+def ways_on(store: Store, row: RunRow) -> list[tuple[str, list[str]]]:
+    """How a run that failed can go on, or compensations of one that was cancelled: what for, and the verb with its
+    arguments. None of them is refused."""
+    undone = [n for n in store.nodes(row.run_no) if is_undo(n.node)] if fold_of(row).closing == "compensating" else []
+    if not undone:
+        return [("let what failed try again", ["retry", row.run_id])] if row.status == RunStatus.FAILED else []
+    failed = [instance_text(n.node, n.path, n.visit) for n in undone if n.status == NodeStatus.FAILED]
+    ways = []
+    if len(failed) == 1:
+        ways.append(("let the compensation that failed try again, with its key", ["retry", row.run_id, failed[0]]))
+    elif failed:
+        what = f"let the {len(failed)} compensations that failed try again, with their keys"
+        ways.append((what, ["retry", row.run_id]))
+    if row.status == RunStatus.FAILED:
+        ways.append(("do everything again, with new keys", ["fork", row.run_id, "--at", "start"]))
+    return ways
+
+
+def shown_status(row: RunRow) -> str:
+    """A run on hold is suspended, whatever it was doing when the engine put it there."""
+    return "suspended" if hold_of(row) is not None and row.status not in RUN_TERMINAL else row.status
+
+
+def error_json(error: ev.ErrorInfo) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "message": error.message,
+        "node": error.node,
+        "path": error.path,
+        "attempt": error.attempt,
+        "retryable": error.retryable,
+        "kinds": list(error.kinds),
+        "frames": list(error.frames),
+    }
+
+
+def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
+    """Every instance that has a row, then the nodes of the definition that have none yet."""
+    found = store.nodes(row.run_no)
+    values = _outputs(store, row, found)
+    shown = [_node_json(node, values.get(node.output_seq)) for node in found]
+    seen = {(node.node, node.visit) for node in found if node.path == "."}
+    visits = current_visits(row)
+    version = store.version(row.workflow, row.version)
+    if version is not None and row.status not in RUN_TERMINAL:
+        for definition in definitions.decode(version.definition).nodes:
+            visit = visits.get(definition.id, 1)
+            if (definition.id, visit) not in seen and not definition.lane:
+                shown.append(_pending(definition.id, visit))
+    return shown
+
+
+def _pending(node: str, visit: int) -> dict[str, Any]:
+    return {
+        "node": node,
+        "path": ".",
+        "visit": visit,
+        "status": "pending",
+        "attempt": 0,
+        "started_at": None,
+        "finished_at": None,
+        "output": None,
+        "error": None,
+    }
+
+
+def _outputs(store: Store, row: RunRow, nodes: list[NodeRow]) -> dict[int, LinkedRow]:
+    seqs = [n.output_seq for n in nodes if n.output_seq][:1000]
+    return store.event_data(row.run_no, seqs) if seqs else {}
+
+
+def _node_json(node: NodeRow, held: LinkedRow | None) -> dict[str, Any]:
+    output, error, event = None, None, None
+    if held is not None:
+        try:
+            event = event_of(held)
+        except CorruptJournal as damage:
+            output = {"unreadable": damage.message}
+        if isinstance(event, ev.NodeFailed):
+            error = error_json(event.error)
+        elif isinstance(event, ev.OutputEdited | ev.NodeSuspended) or (
+            isinstance(event, ev.NodeCompleted) and not event.virtual
+        ):
+            output = msgspec.json.decode(event.output)
+    shown = {
+        "node": node.node,
+        "path": node.path,
+        "visit": node.visit,
+        "status": str(node.status),
+        "attempt": node.attempt,
+        "started_at": iso_or_none(node.started_at),
+        "finished_at": iso_or_none(node.finished_at),
+        "output": output,
+        "error": error if node.status in (NodeStatus.FAILED, NodeStatus.SCHEDULED) else None,
+    }
+    if node.status == NodeStatus.SCHEDULED and node.not_before:
+        shown["starts_at"] = iso_or_none(node.not_before)
+    if node.scope is not None:
+        counters = msgspec.json.decode(node.scope)
+        shown["items"] = {"count": counters.get("count"), "done": _done(counters)}
+    return shown
+
+
+def _done(counters: dict[str, Any]) -> int:
+    starts, ends = (counters.get("done") or [[], []])[:2]
+    return int(sum(ends) - sum(starts))

@@ -1,0 +1,186 @@
+"""Schemas: finding the way inside a JSON Schema, and in the annotation that it was made from.
+
+Owns: what a part of a schema refers to, the keyword that marks a set, the bound on how many parts apply at once.
+Never: checks values (answers.py), fetches anything: a schema refers to nothing but its own parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import inspect
+
+from holdfast.model.errors import InvalidInput
+from holdfast.model.limits import SCHEMA_PARTS_MAX, SCHEMA_STEPS_MAX
+
+SET: Final = "x-holdfast-set"
+"""Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
+
+_REFERENCES_MAX: Final = 100
+"""References from one to the next; more of them is a circle."""
+_SAME_PLACE: Final = frozenset(
+    {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
+)
+"""Keywords whose schemas apply to the value itself."""
+_OTHER_FIELDS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
+_OTHER_ITEMS: Final = frozenset({"items", "additionalItems", "unevaluatedItems", "contains"})
+
+
+def resolved(root: Any, schema: Any) -> dict[str, Any]:
+    """A part of the schema `root`, with what it refers to inside `root`; {} where that cannot be told."""
+    found: dict[str, Any] = {}
+    for _ in range(_REFERENCES_MAX):
+        if not isinstance(schema, dict):
+            break
+        found = schema | found
+        reference = found.pop("$ref", None)
+        if reference is None:
+            return found
+        schema = at(root, reference[1:]) if reference == "#" or str(reference).startswith("#/") else None
+    return {}
+
+
+def at(whole: Any, pointer: str) -> Any:
+    """What a JSON pointer points at; None when nothing is there."""
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(whole, dict):
+            whole = whole.get(key)
+        elif isinstance(whole, list) and key.isdigit() and int(key) < len(whole):
+            whole = whole[int(key)]
+        else:
+            return None
+    return whole
+
+
+def check_width(schema: Any) -> None:
+    """Raise InvalidInput when more than SCHEMA_PARTS_MAX parts of a schema apply to one place of a value.
+
+    A checker applies each of them, and follows every reference: 29 definitions, each `allOf` the next one twice, are
+    2 KB and half a billion parts. What is followed here are the places that a value can have, each combination of
+    parts once, so that a class which contains itself ends the search.
+    """
+    todo, seen, steps = [[schema]], set[tuple[int, ...]](), 0
+    while todo:
+        place = _applied(schema, todo.pop())
+        steps += len(place)
+        if len(place) > SCHEMA_PARTS_MAX or steps > SCHEMA_STEPS_MAX:
+            raise InvalidInput(
+                f"more than {SCHEMA_PARTS_MAX:,} of its parts apply to one place of a value; let fewer alternatives "
+                "refer to the same definitions"
+            )
+        key = tuple(sorted(map(id, place)))
+        if key not in seen:
+            seen.add(key)
+            todo += _inside(place)
+
+
+def _applied(root: Any, given: list[Any]) -> list[dict[str, Any]]:
+    """Every part that applies to the place to which the `given` ones apply, as often as it does, up to the limit."""
+    found: list[dict[str, Any]] = []
+    todo = list(given)
+    while todo and len(found) <= SCHEMA_PARTS_MAX:
+        part = todo.pop()
+        if not isinstance(part, dict):
+            continue
+        found.append(part)
+        for keyword in _SAME_PLACE & part.keys():
+            inner = part[keyword]
+            if keyword == "$ref":
+                todo.append(at(root, inner[1:]) if isinstance(inner, str) and inner.startswith("#") else None)
+            elif keyword == "dependentSchemas" and isinstance(inner, dict):
+                todo += inner.values()
+            else:
+                todo += inner if isinstance(inner, list) else [inner]
+    return found
+
+
+def _inside(place: list[dict[str, Any]]) -> list[list[Any]]:
+    """What applies to each place inside one: to each property and item that is named, and to all others."""
+    fields: dict[str, list[Any]] = {}
+    items: dict[int, list[Any]] = {}
+    other_fields: list[Any] = []
+    other_items: list[Any] = []
+    for part in place:
+        for name, inner in _mapping(part.get("properties")).items():
+            fields.setdefault(name, []).append(inner)
+        for number, inner in enumerate(_listed(part.get("prefixItems")) + _listed(part.get("items"))):
+            items.setdefault(number, []).append(inner)
+        other_fields += _mapping(part.get("patternProperties")).values()
+        other_fields += [part[keyword] for keyword in _OTHER_FIELDS & part.keys()]
+        other_items += [part[keyword] for keyword in _OTHER_ITEMS & part.keys()]
+    named = [inner + other_fields for inner in fields.values()] + [inner + other_items for inner in items.values()]
+    return [*named, other_fields, other_items]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def with_types(annotation: Any, schema: dict[str, Any]) -> Iterator[tuple[inspect.Type, dict[str, Any]]]:
+    """Each type inside an annotation with the part of the schema that was made from it; a class that contains itself
+    once. Nothing for an annotation that msgspec cannot look into."""
+    stack: list[tuple[inspect.Type, Any]] = list(_known(annotation, schema))
+    definitions = schema.get("$defs", {})
+    seen: set[tuple[Any, str]] = set()
+    while stack:
+        info, part = stack.pop()
+        if not isinstance(part, dict):
+            continue
+        while isinstance(info, inspect.Metadata):
+            info = info.type
+        if reference := part.get("$ref"):
+            visit = (getattr(info, "cls", None), reference)
+            if visit in seen:
+                continue
+            seen.add(visit)
+            part = definitions.get(reference.removeprefix("#/$defs/"), {})
+        yield info, part
+        stack.extend(_inner(info, part))
+
+
+def is_of(kind: type, schema: dict[str, Any]) -> bool:
+    """Whether the schema of an object was made from this class, and not from another member of the same union."""
+    return str(schema.get("title")).partition("[")[0] == getattr(kind, "__name__", None)
+
+
+def _inner(info: inspect.Type, schema: dict[str, Any]) -> Iterator[tuple[inspect.Type, Any]]:
+    """The types inside a type, each with the schema that was made from it."""
+    match info:
+        case inspect.UnionType():
+            # The order of `anyOf` is msgspec's own: each member meets each alternative, and only what fits counts.
+            # Two kinds of texts in one union do not get here; msgspec cannot look into those.
+            for alternative in schema.get("anyOf", ()):
+                yield from ((member, alternative) for member in info.types)
+                if "anyOf" in alternative:
+                    yield info, alternative
+        case inspect.CollectionType():
+            yield info.item_type, schema.get("items")
+        case inspect.TupleType():
+            yield from zip(info.item_types, schema.get("prefixItems", ()), strict=False)
+        case inspect.DictType():
+            yield info.value_type, schema.get("additionalProperties")
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            if not is_of(info.cls, schema):
+                return
+            by_name = schema.get("properties", {})
+            by_place = schema.get("prefixItems", ())
+            yield from ((field.type, by_name.get(field.encode_name)) for field in info.fields)
+            yield from zip((field.type for field in info.fields), by_place, strict=False)
+        case inspect.CustomType() if isinstance(getattr(info.cls, "model_fields", None), dict):  # of pydantic
+            if is_of(info.cls, schema):
+                by_name = schema.get("properties", {})
+                for name, field in info.cls.model_fields.items():  # type: ignore[attr-defined]  # never imported here
+                    yield from _known(field.annotation, by_name.get(field.serialization_alias or field.alias or name))
+
+
+def _known(annotation: Any, schema: Any) -> Iterator[tuple[inspect.Type, Any]]:
+    try:
+        yield inspect.type_info(annotation), schema
+    except (TypeError, NotImplementedError):
+        return

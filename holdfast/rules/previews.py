@@ -1,0 +1,110 @@
+"""Previews: what opening a branch would come to, before it is opened.
+
+Owns: which instances a request would reuse, run again and pass over.
+Never: chooses where it cuts (cutting.py), changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.model import events as ev
+from holdfast.model.compensations import Instance, is_undo
+from holdfast.model.errors import InvalidInput
+from holdfast.model.expressions import nodes_of
+from holdfast.model.graph import NodePlan, Plan, condition_left
+from holdfast.model.instances import instance_text, parse_instance
+from holdfast.model.lineage import Branch, fold, inherited
+from holdfast.model.references import judge
+from holdfast.model.state import NodeState, RunState
+from holdfast.model.statuses import NODE_SETTLED, NodeStatus
+from holdfast.rules.branches import Edits, Opening, Preview
+
+
+def preview(
+    opening: Opening,
+    branch: Branch,
+    edits: Edits,
+    line: Sequence[ev.Entry],
+    head: RunState,
+    begun: RunState,
+    plan: Plan,
+) -> Preview:
+    """What opening this branch would reuse, run again and skip. `head` is what the line of history that is left came
+    to, `begun` what the branch begins with."""
+    base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
+    at_cut = {_key(ns): ns for ns in base.changed}
+    shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
+    shown.same_keys = branch.key_epoch == head.fold.key_epoch
+    shown.given, shown.answered = list(edits.outputs), list(edits.answers)
+    runs, skipped = _foreseen(begun)
+    shown.skipped = [*opening.skipped, *skipped]
+    given = [parse_instance(text) for text in edits.outputs]
+    again = {*opening.reopened, *opening.dropped}
+    for ns in head.changed:
+        text = instance_text(*_key(ns))
+        kept = at_cut.get(_key(ns))
+        if any(_is_in(ns, instance) for instance in given):
+            continue
+        if kept is not None and any(base.waits[wait_id].kind == "basket" for wait_id in kept.waits):
+            shown.pended.append(text)
+        elif kept is not None and kept.status in NODE_SETTLED:
+            if kept.status is NodeStatus.COMPLETED:
+                shown.reused.append(text)
+        elif is_undo(ns.node) and text not in again:
+            continue
+        elif ns.node in runs or (ns.node not in shown.skipped and ns.status is not NodeStatus.SKIPPED):
+            shown.runs_again.append(text)
+            if ns.plan.body is None and ns.started_at is not None:
+                shown.repeats.append(text)
+    return shown
+
+
+def _foreseen(begun: RunState) -> tuple[set[str], list[str]]:
+    """Top-level nodes that are not decided yet and will run if all goes well, and those that will be skipped: as far as
+    conditions read only what is settled."""
+    root = begun.scopes["."]
+    there = {ns.node: ns for ns in begun.nodes.values() if ns.scope is root}
+    runs: set[str] = set()
+    skipped: list[str] = []
+    if begun.fold.closing:  # only compensations run
+        return runs, skipped
+    for name, plan in root.plan.nodes.items():
+        ns = there.get(name)
+        if ns is not None and ns.settled:
+            continue
+        if ns is not None and ns.status is not NodeStatus.PENDING:
+            runs.add(name)
+            continue
+        wanted = _wanted(begun, plan, there)
+        absent = [n for n in plan.data_nodes if n in skipped or (n in there and there[n].status in _GONE)]
+        if wanted is False or (absent and not plan.lazy):
+            skipped.append(name)
+        elif wanted and all(n in runs or n in there for n in plan.data_nodes if n in root.plan.nodes):
+            runs.add(name)
+    return runs, skipped
+
+
+def _wanted(begun: RunState, plan: NodePlan, there: Mapping[str, NodeState]) -> bool | None:
+    """What a condition says; None: nobody can tell yet."""
+    root = begun.scopes["."]
+    when = condition_left(root.plan, plan, begun.fold.entered)
+    if any(name not in there or not there[name].settled for name in nodes_of(when)):
+        return None
+    try:
+        return when is None or bool(judge(begun, root, when))
+    except InvalidInput:
+        return None
+
+
+_GONE = frozenset({NodeStatus.SKIPPED, NodeStatus.FAILED, NodeStatus.CANCELLED})
+
+
+def _is_in(ns: NodeState, instance: Instance) -> bool:
+    """Whether this is the instance, or one inside it if it is a map or loop."""
+    node, path, _ = instance
+    return _key(ns) == instance or ns.path.startswith(f"{path}{node}.")
+
+
+def _key(ns: NodeState) -> Instance:
+    return ns.node, ns.path, ns.visit

@@ -1,0 +1,147 @@
+"""Clock: the only place where the engine learns what time it is.
+
+Owns: this machine's clock, and the one that all engines of a shared store go by.
+Never: decides what is due or who is dead; it only says when now is.
+Invariants: of a shared store no engine is ahead of the store's clock, whatever its own machine's clock shows: what is
+to happen at an instant never happens early, and nobody is declared dead before his time. On SQLite durations are
+counted in elapsed time, which nobody can set (model/elapsed.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from holdfast.model.elapsed import Elapsed
+from holdfast.store.contract import Store
+from holdfast.store.machine import boot_mark, elapsed_nanos
+
+DRIFT: Final = 0.0005
+"""How much faster than the store's clock this machine's may run: the most by which time daemons speed a clock up. We
+count that much less, and so are behind rather than ahead between two looks at the store's clock."""
+
+SET_BACK_MICROSECONDS: Final = 1_000_000
+"""When the store's clock shows so much less than we did, somebody has set it back; less than that is the network."""
+
+SET_MICROSECONDS: Final = 1_000_000
+"""A wall clock that differs by as much from what has passed was set; less than that is how time daemons adjust it."""
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Clock(Protocol):
+    """Time comes in from outside, so that tests can move it."""
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        ...
+
+    def elapsed(self) -> Elapsed | None:
+        """The time that has passed in this boot of the machine, in which durations are counted; None: they are counted
+        by `now`."""
+        ...
+
+    def lease_time(self) -> int:
+        """Microseconds of the time in which an engine counts its own lease."""
+        ...
+
+    def synchronise(self) -> None:
+        """Ask whoever knows the time, if that is somebody else. Done before each renewal of the lease."""
+        ...
+
+
+class SystemClock:
+    """This machine's clock, for a store that no engine on another machine uses.
+
+    `now` counts what has passed since the last look at the wall clock, at each renewal of the lease, and follows the
+    wall clock when that was set, forward or back: instants are met by it. `elapsed` knows nothing of that.
+    """
+
+    def __init__(self, wall: Callable[[], int] = time.time_ns, passing: Callable[[], int] = elapsed_nanos) -> None:
+        self._wall = wall
+        self._passing = passing
+        self._boot = boot_mark()
+        at, shown = passing(), wall() // 1000
+        self._setting = _Setting(shown, at, shown)
+
+    def now(self) -> int:
+        told, at, floor = self._setting
+        shown = told + (self._passing() - at) // 1000
+        return shown if shown > floor else floor
+
+    def elapsed(self) -> Elapsed | None:
+        return Elapsed(self._boot, self._passing() // 1000) if self._boot else None
+
+    def lease_time(self) -> int:
+        """Monotonic time: no administrator sets it, and it stands still while the machine, and with it every other
+        engine of the file, sleeps."""
+        return time.monotonic_ns() // 1_000  # as `awake_micros` does, by which other engines judge
+
+    def synchronise(self) -> None:
+        """Look at the wall clock. What it differs by in the ordinary course of time never makes this clock go back."""
+        at, before = self._passing(), self.now()
+        shown = self._wall() // 1000
+        ahead = shown - before
+        if abs(ahead) < SET_MICROSECONDS:
+            self._setting = _Setting(shown, at, before)
+            return
+        self._setting = _Setting(shown, at, shown)
+        log.warning(
+            "the wall clock was set %s by %g s; timers that were set by a duration count the time that has passed, "
+            "instants follow the wall clock",
+            "forward" if ahead > 0 else "back",
+            abs(ahead) / 1_000_000,
+        )
+
+
+class _Setting(NamedTuple):
+    told: int
+    """What the store's clock, or the wall clock, showed."""
+    at: int
+    """When, in nanoseconds of the time that nobody can set."""
+    floor: int
+    """What we showed then, if that was a little more: we stand still until it is reached."""
+
+
+class SharedClock:
+    """The store's clock, as it is known here: as of the last look at it, and what has passed since then by the time
+    that nobody can set. The first who wants to know the time lets it look."""
+
+    def __init__(self, store: Store, passing: Callable[[], int] = elapsed_nanos) -> None:
+        self._store = store
+        self._passing = passing
+        self._setting: _Setting | None = None
+
+    def now(self) -> int:
+        if self._setting is None:
+            self.synchronise()
+        assert self._setting is not None
+        return _read(self._setting, self._passing())
+
+    def elapsed(self) -> None:
+        """The store's clock decides on durations as well."""
+
+    def lease_time(self) -> int:
+        """The store's, by which engines on other machines judge."""
+        return self.now()
+
+    def synchronise(self) -> None:
+        """Look at the store's clock. What it tells is taken for the time when its answer is here: we are behind by the
+        way that it took, and never ahead. Where that would make us go back a little, we stand still instead. Raises
+        StoreError when the store cannot be reached; then time goes on as it did."""
+        told = self._store.now()
+        at = self._passing()
+        before = told if self._setting is None else _read(self._setting, at)
+        self._setting = _Setting(told, at, before if before - told < SET_BACK_MICROSECONDS else told)
+
+
+def _read(setting: _Setting, at: int) -> int:
+    passed = (at - setting.at) / 1000 * (1 - DRIFT)
+    return max(setting.floor, setting.told + int(passed))
+
+
+def clock_of(store: Store) -> Clock:
+    """The clock by which the engines of a store go."""
+    return SharedClock(store) if store.is_shared else SystemClock()

@@ -1,0 +1,135 @@
+"""Driver internals: every private name of asyncpg and of asyncio that the PostgreSQL driver uses.
+
+Owns: these names, and the proof at each open that the installed versions have them and that they do what we need.
+Never: used by other packages. A release of asyncpg may change any of them, so pyproject.toml has an upper bound.
+
+- `asyncio.events._get_running_loop`, `_set_running_loop`, `asyncio.tasks._enter_task`, `_leave_task`: run the event
+  loop of a connection inside a thread whose own loop is running (`run_blocking`). "Extending asyncio" documents them
+  for authors of event loops. Without them a store could not be used from async code.
+- `asyncpg.Connection._get_statement`, `_config`: prepare a statement so that `fetch` finds it (`prepare`); the public
+  `prepare` keeps its statement to itself. Without them a process that is suspended in the middle of a transaction
+  could hold its locks without a time limit.
+- `asyncpg.Connection._protocol.get_settings().add_python_codec`: encode a whole array in one call
+  (`set_array_encoder`); the public `set_type_codec` refuses arrays. Without it a commit takes a sixth longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from asyncio import events, tasks
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import asyncpg
+from asyncpg.protocol import protocol
+
+from holdfast.model.errors import StoreError
+from holdfast.store.sql_files import load
+
+SUPPORTED: Final = "asyncpg>=0.30,<0.33"
+"""The versions that the tests have seen; pyproject.toml says the same."""
+
+if TYPE_CHECKING:
+    Raw = asyncpg.Connection[asyncpg.Record]
+else:
+    Raw = asyncpg.Connection
+"""A connection of asyncpg, as distinct from ours, which adds an event loop to it."""
+
+_T = TypeVar("_T")
+_REQUIRED: Final[tuple[tuple[Any, str, tuple[str, ...]], ...]] = (
+    (events, "asyncio.events", ("_get_running_loop", "_set_running_loop")),
+    (tasks, "asyncio.tasks", ("_enter_task", "_leave_task")),
+    (asyncpg.Connection, "asyncpg.Connection", ("_config", "_get_statement", "_protocol")),
+    (protocol.Protocol, "asyncpg.protocol.Protocol", ("get_settings",)),
+    (protocol.ConnectionSettings, "asyncpg.protocol.ConnectionSettings", ("add_python_codec",)),
+)
+_SELF_TEST: Final = load("postgres")["self_test"]
+_NUMBERS: Final = (1, None, -(2**63), *range(100))
+_TEXTS: Final = ("", None, "ä€😀")
+_BYTES: Final = (b"", None, bytes(range(256)))
+_ARRAYS_AS_TEXT: Final = [
+    ",".join("-" if value is None else str(value) for value in values)
+    for values in (_NUMBERS, _TEXTS, [None if value is None else value.hex() for value in _BYTES])
+]
+
+
+def run_blocking(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T:
+    """Run `work` on an idle event loop and return its result, also where this thread is running another loop. That one
+    stands still meanwhile: for as long as `loop` runs, this thread has no other running loop and no other task."""
+    running = events._get_running_loop()
+    if running is None:
+        return loop.run_until_complete(work)
+    task = tasks.current_task(running)
+    if task is not None:
+        tasks._leave_task(running, task)
+    events._set_running_loop(None)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        events._set_running_loop(running)
+        if task is not None:
+            tasks._enter_task(running, task)
+
+
+async def prepare(connection: Raw, statements: Iterable[str]) -> None:
+    """Prepare statements so that `fetch` finds them prepared. Behind a pooler nothing is kept prepared."""
+    if connection._config.statement_cache_size:  # type: ignore[attr-defined]
+        for statement in statements:
+            await connection._get_statement(statement, None)  # type: ignore[attr-defined]
+
+
+def set_array_encoder(
+    connection: Raw, oid: int, name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> None:
+    """Let `encode` make the binary form of arrays of this type, over this connection."""
+    settings = connection._protocol.get_settings()  # type: ignore[attr-defined]
+    try:
+        settings.add_python_codec(oid, name, "pg_catalog", [], "scalar", encode, decode, "binary")
+    except TypeError as error:
+        raise _unsupported(f"add_python_codec takes other arguments ({error})") from error
+
+
+def check_names() -> None:
+    """Raise StoreError if the installed Python or asyncpg lacks one of the names. Costs microseconds."""
+    missing = [f"{where}.{name}" for owner, where, names in _REQUIRED for name in names if not hasattr(owner, name)]
+    if missing:
+        raise _unsupported(f"it lacks {', '.join(missing)}")
+
+
+async def self_test(connection: Raw) -> None:
+    """Raise StoreError unless the names do what this module needs of them: three round trips over a new connection."""
+    try:
+        _test_nested_loop()
+        await prepare(connection, [_SELF_TEST])
+        (found,) = await connection.fetch(_SELF_TEST, _NUMBERS, _TEXTS, _BYTES, _SELF_TEST)
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise _unsupported(f"{type(error).__name__}: {error}") from error
+    *arrays, prepared = found
+    if arrays != _ARRAYS_AS_TEXT:
+        raise _unsupported("an array does not reach the server as it was sent")
+    if prepared > 1:
+        raise _unsupported("`fetch` does not find a statement that was prepared")
+
+
+def _test_nested_loop() -> None:
+    """Run a loop inside the one that is running, and find that one as it was."""
+    outer, task = asyncio.get_running_loop(), asyncio.current_task()
+    inner = asyncio.SelectorEventLoop()
+    try:
+        seen = run_blocking(inner, _where())
+    finally:
+        inner.close()
+    if seen[0] is not inner or seen[1] is task or (asyncio.get_running_loop(), asyncio.current_task()) != (outer, task):
+        raise RuntimeError("an event loop does not run inside another one")
+
+
+async def _where() -> tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]:
+    return asyncio.get_running_loop(), asyncio.current_task()
+
+
+def _unsupported(reason: str) -> StoreError:
+    return StoreError(
+        f"Holdfast's PostgreSQL driver does not work with asyncpg {asyncpg.__version__} on Python "
+        f"{platform.python_version()}: {reason}. Install a version that it was tested with: pip install '{SUPPORTED}'"
+    )

@@ -1,0 +1,303 @@
+"""Reads: every verb that only asks, the same on every database.
+
+Owns: which statement answers which question, and turning its rows into the contract's.
+Never: writes, holds a read transaction longer than one statement, or knows a database: how lists are bound is the
+driver's.
+Invariants: sees only what was committed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.model.elapsed import Elapsed, due
+from holdfast.model.run_format import FORMAT
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.row_types import (
+    AskedRow,
+    BasketRow,
+    BranchRow,
+    EngineRow,
+    EventRow,
+    LinkedRow,
+    MessageRow,
+    NodeRow,
+    RunRow,
+    Standing,
+    TimerRow,
+    VersionRow,
+    WaitRow,
+)
+
+_LAST = "\U0010ffff"
+"""Behind everything that begins with a prefix."""
+NUMBER_MAX = 2**63 - 1
+"""Behind every run; a limit that limits nothing."""
+_BEFORE_ALL = (-(2**63), "")
+_FIRST_TIMER = (-(2**62), 0, "")
+
+
+def run_row(row: Sequence[Any]) -> RunRow:
+    """A row of `run_state` as the contract has it."""
+    return RunRow(*row)
+
+
+def _asked_row(row: tuple[Any, ...]) -> AskedRow:
+    return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
+
+
+class Reads(ABC):
+    """The reading half of a driver."""
+
+    @abstractmethod
+    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        """All rows that the statement of this name gives."""
+
+    @abstractmethod
+    def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
+        """How a statement is told the time that has passed in this boot, where that counts."""
+
+    @abstractmethod
+    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
+        """A list as one binding."""
+
+    def _maybe(self, values: Sequence[int] | Sequence[str] | None) -> Any:
+        """The same; None limits nothing."""
+        return None if values is None else self._many(values)
+
+    @abstractmethod
+    def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
+        """Pairs as bindings."""
+
+    def store_id(self) -> str:
+        found: str = self._rows("store_id")[0][0]
+        return found
+
+    def standing(self) -> Standing:
+        return Standing._make(self._rows("standing")[0])
+
+    def run(self, run_id: str) -> RunRow | None:
+        rows = self._rows("run_by_id", (run_id,))
+        return run_row(rows[0]) if rows else None
+
+    def run_by_no(self, run_no: int) -> RunRow | None:
+        rows = self._rows("run_by_no", (run_no,))
+        return run_row(rows[0]) if rows else None
+
+    def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str, str]]:
+        return self._rows("workflows_of", (self._many(run_nos),))
+
+    def runs(
+        self,
+        *,
+        status: Sequence[str] | None = None,
+        workflow: str | None = None,
+        limit: int = 100,
+        before_no: int | None = None,
+        root_no: int | None = None,
+    ) -> list[RunRow]:
+        before = NUMBER_MAX if before_no is None else before_no
+        statuses = self._maybe(status)
+        if root_no is not None:
+            rows = self._rows("runs_of_root", (before, limit, root_no, statuses, workflow))
+        elif workflow is not None:
+            rows = self._rows("runs_of_workflow", (before, limit, workflow, statuses))
+        elif status is None:
+            rows = self._rows("runs", (before, limit))
+        else:
+            rows = []
+            for one in sorted(set(status)):
+                for part in ("runs_finished",) if one in RUN_TERMINAL else ("runs_unowned", "runs_owned"):
+                    rows += self._rows(part, (before, limit, one))
+            rows = sorted(rows, reverse=True)[:limit]
+        return [run_row(row) for row in rows]
+
+    def resolve_run_id(self, prefix: str) -> list[str]:
+        return [run_id for (run_id,) in self._rows("resolve_run_id", (prefix, prefix + _LAST))]
+
+    def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
+        return [NodeRow._make(row) for row in self._rows("open_nodes", (self._many(run_nos),))]
+
+    def nodes(self, run_no: int) -> list[NodeRow]:
+        return [NodeRow._make(row) for row in self._rows("nodes", (run_no,))]
+
+    def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
+        bindings = (run_no, self._many(node_ids), path_prefix, path_prefix + _LAST, visit)
+        return [NodeRow._make(row) for row in self._rows("nodes_under", bindings)]
+
+    def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
+        return [WaitRow._make(row) for row in self._rows("open_waits", (self._many(run_nos),))]
+
+    def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
+        return [TimerRow._make(row) for row in self._rows("set_timers", (self._many(run_nos),))]
+
+    def due_timers(
+        self,
+        now: int,
+        limit: int,
+        workflows: Sequence[str],
+        root_nos: Sequence[int] | None = None,
+        *,
+        queues: Sequence[str] | None = None,
+        after: TimerRow | None = None,
+        elapsed: Elapsed | None = None,
+    ) -> list[TimerRow]:
+        place = _FIRST_TIMER
+        if after is not None:
+            lasting = Elapsed(after.boot, after.elapsed)
+            place = (due(after.due_at, lasting, now, elapsed), after.run_no, after.timer)
+        bindings = (now, limit, self._many(workflows), self._maybe(root_nos), *place, self._maybe(queues), FORMAT)
+        rows = self._rows("due_timers", (*bindings, *self._elapsed(elapsed)))
+        return [TimerRow._make(row) for row in rows]
+
+    def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
+        ((last_no, count),) = self._rows("page_of_waits_for_children", (after_no, limit))
+        found = self._rows("waits_for_ended", (after_no, last_no)) if count else []
+        return [(run_no, child) for run_no, child in found], last_no if count == limit else 0
+
+    def next_timer(self) -> int | None:
+        rows = self._rows("next_timer", (FORMAT,))
+        return rows[0][0] if rows else None
+
+    def events(
+        self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
+    ) -> list[EventRow]:
+        page = (run_no, after, NUMBER_MAX if limit is None else limit)
+        if types is None:
+            rows = self._rows("events", page)
+        else:
+            rows = self._rows("events_of_types", (*page, self._many(types)))
+        own = [EventRow._make(row) for row in rows]
+        origin = self._origin(run_no) if not own or own[0].seq > after + 1 else None
+        if origin is None or origin[1] <= after:
+            return own
+        shared = [row for row in self.events(origin[0], after, limit, types=types) if row.seq <= origin[1]]
+        return [*shared, *own][:limit]
+
+    def events_of(self, pages: Sequence[tuple[int, int]], without: Sequence[str]) -> dict[int, list[LinkedRow]]:
+        found: dict[int, list[LinkedRow]] = {run_no: [] for run_no, _ in pages}
+        assert len(found) == len(pages)
+        for row in self._rows("events_of_runs", (*self._pairs(pages), self._many(without))):
+            found[row[0]].append(LinkedRow._make(row))
+        forked = {run_no for (run_no,) in self._rows("with_origin", (self._many(list(found)),))}
+        for run_no, after in pages:
+            if run_no in forked:  # there are few of them
+                seqs = [row.seq for row in self.events(run_no, after) if row.type not in without]
+                linked = self.event_data(run_no, seqs)
+                found[run_no] = [linked[seq] for seq in seqs]
+        return found
+
+    def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, LinkedRow]:
+        found = {row[1]: self._linked(row) for row in self._rows("event_data", (run_no, self._many(seqs)))}
+        if len(found) < len(seqs):
+            origin = self._origin(run_no)
+            missing = [] if origin is None else [seq for seq in seqs if seq not in found and seq <= origin[1]]
+            if origin is not None and missing:
+                found |= self.event_data(origin[0], missing)
+        return found
+
+    def event_data_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkedRow]:
+        return {(row[0], row[1]): self._linked(row) for row in self._rows("event_data_of", self._pairs(places))}
+
+    def _linked(self, row: Sequence[Any]) -> LinkedRow:
+        """An event with the hash before it, which of a forked run's first event is in the other run."""
+        linked = LinkedRow._make(row)
+        if linked.previous is None and linked.seq > 1:
+            origin = self._origin(linked.run_no)
+            if origin is not None and origin[1] >= linked.seq - 1:
+                before = self.event_data(origin[0], [linked.seq - 1]).get(linked.seq - 1)
+                linked = linked._replace(previous=None if before is None else before.hash)
+        return linked
+
+    def branches(self, run_no: int) -> list[BranchRow]:
+        return [BranchRow._make(row) for row in self._rows("branches", (run_no,))]
+
+    def _origin(self, run_no: int) -> tuple[int, int] | None:
+        """The run whose journal is the beginning of this one's, and up to which event."""
+        rows = self._rows("origin", (run_no,))
+        return rows[0] if rows else None
+
+    def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
+        if run_nos is None:
+            rows = self._rows("new_messages_unowned")
+        else:
+            rows = self._rows("new_messages_of", (self._many(run_nos),))
+        return [MessageRow._make(row) for row in rows]
+
+    def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
+        return [MessageRow._make(row) for row in self._rows("held_messages", (self._many(run_nos),))]
+
+    def message(self, message_id: str) -> MessageRow | None:
+        rows = self._rows("message", (message_id,))
+        return MessageRow._make(rows[0]) if rows else None
+
+    def asked(
+        self,
+        *,
+        kinds: Sequence[str] = ("input", "basket"),
+        basket: str | None = None,
+        assignee: str | None = None,
+        limit: int = 100,
+        after: tuple[int, str] | None = None,
+    ) -> list[AskedRow]:
+        page = (self._many(kinds), *(after or _BEFORE_ALL), limit)
+        if basket is not None:
+            rows = self._rows("asked_in_basket", (*page, basket, assignee))
+        elif assignee is not None:
+            rows = self._rows("asked_of_assignee", (*page, assignee))
+        else:
+            rows = self._rows("asked", page)
+        return [_asked_row(row) for row in rows]
+
+    def wait(self, wait_id: str) -> list[AskedRow]:
+        found = [_asked_row(row) for row in self._rows("waits_by_id", (wait_id, wait_id + _LAST))]
+        return [row for row in found if row.wait.wait_id == wait_id] or found
+
+    def baskets(self) -> list[BasketRow]:
+        return [BasketRow._make(row) for row in self._rows("baskets")]
+
+    def unowned_versions(self) -> list[tuple[str, int]]:
+        return self._rows("unowned_versions", (FORMAT,))
+
+    def claimable(
+        self,
+        versions: Sequence[tuple[str, int]],
+        *,
+        queues: Sequence[str] | None = None,
+        root_nos: Sequence[int] | None = None,
+        limit: int = 1_000,
+    ) -> list[tuple[int, str, int]]:
+        wanted = (*self._pairs(versions), self._maybe(queues))
+        if root_nos is None:
+            return self._rows("claimable", (*wanted, limit, FORMAT))
+        return self._rows("claimable_of_roots", (*wanted, self._many(root_nos), limit, FORMAT))
+
+    def differing_heads(self, run_nos: Sequence[int], types: Sequence[str]) -> list[int]:
+        bindings = (self._many(run_nos), self._many(types))
+        return [run_no for (run_no,) in self._rows("differing_heads", bindings)]
+
+    def unfinished_count(self) -> int:
+        count: int = self._rows("unfinished_count")[0][0]
+        return count
+
+    def engines(self) -> list[EngineRow]:
+        return [EngineRow._make(row) for row in self._rows("engines")]
+
+    def loads(self) -> dict[str, int]:
+        return dict(self._rows("loads"))
+
+    def unknown_owners(self) -> list[str]:
+        return [engine for (engine,) in self._rows("unknown_owners")]
+
+    def version(self, workflow: str, version: int) -> VersionRow | None:
+        rows = self._rows("version", (workflow, version))
+        return VersionRow._make(rows[0]) if rows else None
+
+    def latest_version(self, workflow: str) -> VersionRow | None:
+        rows = self._rows("latest_version", (workflow,))
+        return VersionRow._make(rows[0]) if rows else None
+
+    def counts(self) -> dict[str, int]:
+        return dict(self._rows("counts"))

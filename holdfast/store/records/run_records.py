@@ -1,0 +1,104 @@
+"""Run records: what the row of a run and single events of its journal say.
+
+Owns: finding a run by its id, its fold, how it began, what it works with, how it ended and what its result is.
+Never: changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model import texts
+from holdfast.model.errors import CorruptJournal, UnknownRun
+from holdfast.model.lineage import ROOT_BRANCH, is_in
+from holdfast.model.state import Fold
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.contract import Store
+from holdfast.store.records.journal import event_at
+from holdfast.store.records.plans import Plans
+from holdfast.store.records.state_rows import state_from_rows
+from holdfast.store.records.stored_values import Values
+from holdfast.store.row_types import EventRow, RunRow
+
+
+def find_run(store: Store, run_id: str) -> RunRow:
+    """A run by its whole id: a prefix would send a request to another run whenever the right one does not exist."""
+    if not texts.is_name(run_id):
+        raise UnknownRun(f"{run_id!r:.60} is no run id; `holdfast list` shows the runs there are")
+    row = store.run(run_id)
+    if row is None:
+        raise UnknownRun(f"there is no run {run_id!r} in {store.url}; `holdfast list` shows the runs there are")
+    return row
+
+
+def fold_of(row: RunRow) -> Fold:
+    try:
+        fold: Fold = msgspec.json.decode(row.fold or b"{}", type=Fold)
+    except ValueError as error:  # no JSON, or not even text
+        raise CorruptJournal(f"the row of run {row.run_id} cannot be read: {error}") from None
+    return fold
+
+
+def creation_of(store: Store, row: RunRow) -> ev.RunCreated:
+    """How a run began."""
+    first = event_at(store, row, 1)
+    if not isinstance(first, ev.RunCreated):
+        raise CorruptJournal(f"the journal of run {row.run_id} does not begin with its creation")
+    return first
+
+
+def input_of(store: Store, row: RunRow) -> Any:
+    """The input that a run works with: what it was given, or what somebody made of that since."""
+    seq = fold_of(row).input_seq
+    holder = event_at(store, row, seq)
+    if not isinstance(holder, ev.RunCreated | ev.InputEdited):
+        raise CorruptJournal(f"event {seq} of run {row.run_id} should hold its input, and is a {type(holder).__name__}")
+    return msgspec.json.decode(holder.input)
+
+
+def current_visits(row: RunRow) -> dict[str, int]:
+    """The visit of top-level nodes that were entered again."""
+    return fold_of(row).visits
+
+
+def cancel_asked(row: RunRow) -> tuple[str, str] | None:
+    """Why a run that has not ended is being cancelled, and who asked for it; None when nobody did."""
+    fold = fold_of(row)
+    if row.status in RUN_TERMINAL or fold.cancel_reason is None:
+        return None
+    return fold.cancel_reason, fold.cancel_actor
+
+
+def closing_of(row: RunRow) -> str:
+    """What a run does that is about to end: failing, cancelling or compensating; empty when it is not."""
+    return fold_of(row).closing
+
+
+def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
+    """Those of some events that the line of history of a run's current branch may have, by their branch alone."""
+    if row.branch == ROOT_BRANCH:
+        return events
+    ancestors = fold_of(row).ancestors
+    return [event for event in events if is_in(ancestors, row.branch, event.branch, event.seq)]
+
+
+def terminal_event(store: Store, row: RunRow) -> Any:
+    """The event that ended a run: its last one but for the request that brought it about."""
+    found = store.events(row.run_no, max(0, row.last_seq - 4), types=("RunCompleted", "RunFailed", "RunCancelled"))
+    if not found:
+        raise CorruptJournal(f"run {row.run_id} has {row.status}, but its journal does not say how")
+    return event_at(store, row, found[-1].seq)
+
+
+def result_of(store: Store, row: RunRow, completed: ev.RunCompleted) -> bytes:
+    """The result of a completed run as JSON. One that is too large for an event is made, each time that it is read,
+    from the values that the journal holds already (a map of 100,000 items). Raises CorruptJournal when one of these
+    cannot be read."""
+    if completed.located is None:
+        return bytes(completed.result)
+    plan = Plans(store).numbered(row.workflow, row.version)
+    state = state_from_rows(plan, row, store.open_nodes([row.run_no]), (), ())
+    return Values(store).load(state, completed.located)

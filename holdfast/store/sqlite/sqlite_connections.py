@@ -1,0 +1,265 @@
+"""SQLite connections: opening the file, its settings, who may use which connection.
+
+Owns: addresses, file modes, pragmas, waiting for other processes, the pool of readers, what an apsw error means.
+Never: knows a table of ours (see sqlite_store.py) or changes the schema (see migrate.py).
+Invariants: one writer; readers are read-only connections and never checkpoint. No two threads use a connection at a
+time: readers are lent, the writer has a lock (see sqlite_store.py). A file that is refused is untouched.
+Files are 0600 from their first moment.
+On crash: SQLite recovers from the WAL at the next open; nothing needs to be undone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.model.errors import (
+    HoldfastError,
+    NotOurStore,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+
+BUSY_SECONDS = 600.0
+"""How long we wait for another process's write lock: its transactions take milliseconds, so this is a stuck process."""
+
+CHECKPOINT_PAGES = 4_000
+"""16 MiB of WAL before it is copied into the database. Against SQLite's 1,000 pages: 100 long runs 29 instead of 35 us
+a step, as the same pages are copied less often; 1,000 short ones no clear difference. Opening after a crash reads the
+WAL (12 ms for 4,000 pages, 4 ms for 1,100), so it should not be much more."""
+
+IDLE_READERS_MAX = 8
+"""Reader connections kept open; each costs two file handles and its page cache."""
+
+CACHE_KIB = 16_000
+"""The writer's pages in memory: a group of 1,000 runs must not spill into the WAL before its commit."""
+
+STATEMENT_CACHE = 256
+"""Prepared statements per connection: eleven verbs in eight sizes, and the reads."""
+
+_T = TypeVar("_T")
+
+
+def database_path(url: str) -> Path | None:
+    """The file an address names, absolute; None for a database in memory."""
+    rest = url.removeprefix("sqlite://") if url.startswith("sqlite://") else url
+    if url.startswith("sqlite://"):
+        if rest and not rest.startswith("/"):
+            raise StoreError(f"{url}: a relative file has three slashes (sqlite:///{rest}), an absolute one four")
+        rest = rest[1:]
+        if not rest:
+            return None
+    if rest == ":memory:":
+        return None
+    if not rest:
+        raise StoreError("the address of the database is empty")
+    return Path(rest).absolute()
+
+
+def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """A connection that writes, with our settings, to a file that is there; whose file that is nobody asked."""
+    connection = connect_file(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+    try:
+        if connection.readonly("main"):
+            raise StoreReadOnly(
+                f"{path} cannot be written by this user, and reading needs that, too. Make it writable, or copy it."
+            )
+        patiently(lambda: connection.pragma("journal_mode", "wal"))
+        connection.pragma("synchronous", "full")
+        connection.pragma("cache_size", -CACHE_KIB)
+        connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+    except BaseException:
+        close_untouched(connection)
+        raise
+    return connection
+
+
+def close_untouched(connection: apsw.Connection) -> None:
+    """Closes without touching the file."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close(True)
+
+
+def patiently(work: Callable[[], _T]) -> _T:
+    """Does what SQLite may refuse as busy without asking the busy handler (recovery, a change of the journal mode)."""
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return work()
+        except apsw.BusyError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))
+
+
+def translated(error: Exception, where: str) -> HoldfastError:
+    """What an error of SQLite or of the file system means to the caller; nothing was written."""
+    match error:
+        case HoldfastError():
+            return error
+        case apsw.FullError() | apsw.IOError() if _is_full(error):
+            return StoreFull(f"The disk of {where} is full; nothing was written. Free some space, then resume.")
+        case apsw.ReadOnlyError() | PermissionError():
+            return StoreReadOnly(f"{where} cannot be written: {error}")
+        case apsw.NotADBError():
+            return NotOurStore(f"{where} is not a Holdfast database: {error}")
+        case apsw.CorruptError() | apsw.IOError() if _is_damaged(error):
+            return StoreDamaged(f"{where} is damaged: {error}. `holdfast doctor --deep` shows what can still be read.")
+        case apsw.BusyError():
+            return StoreError(f"{where}: another process has held the write lock for {BUSY_SECONDS:.0f} s. Stop it.")
+        case apsw.CantOpenError() if not os.access(Path(where).parent, os.W_OK):
+            return StoreReadOnly(f"{where}: the directory cannot be written, and SQLite keeps two files there.")
+        case _:
+            return StoreError(f"{where}: {error}")
+
+
+def _is_full(error: Exception) -> bool:
+    """SQLite has a name of its own for a disk on which the -shm file has no space."""
+    code = getattr(error, "extendedresult", 0)
+    return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
+
+
+def _is_damaged(error: Exception) -> bool:
+    """Whether a page could not be read, or is none. (Where a whole commit fails, `OutcomeUnknown` says so.)"""
+    return isinstance(error, apsw.CorruptError) or getattr(error, "extendedresult", 0) in _UNREADABLE_PAGE
+
+
+_UNREADABLE_PAGE = frozenset(
+    {apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS}
+)
+
+
+class Readers:
+    """Reader connections, lent to one caller at a time. Any thread may ask."""
+
+    def __init__(self, path: Path, vfs: str | None) -> None:
+        self._path = path
+        self._vfs = vfs
+        self._idle: list[apsw.Connection] = []
+        self._lock = threading.Lock()
+        self._lent = 0
+        self._is_closed = False
+        self._when_all_are_back: Callable[[], None] | None = None
+
+    def borrow(self) -> apsw.Connection:
+        with self._lock:
+            self._lent += 1
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            return self.connect()
+        except BaseException:
+            self._came_back()
+            raise
+
+    def give_back(self, connection: apsw.Connection) -> None:
+        with self._lock:
+            is_kept = not self._is_closed and len(self._idle) < IDLE_READERS_MAX
+            if is_kept:
+                self._idle.append(connection)
+        if not is_kept:
+            connection.close(True)
+        self._came_back()
+
+    def _came_back(self) -> None:
+        with self._lock:
+            self._lent -= 1
+            told = None if self._lent else self._when_all_are_back
+        if told is not None:
+            told()
+
+    def rows(self, sql: str, bindings: tuple[Any, ...]) -> list[Any]:
+        """All rows that one statement gives."""
+        reader = self.borrow()
+        try:
+            return _fetch(reader, sql, bindings)
+        finally:
+            self.give_back(reader)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Callable[[str, tuple[Any, ...]], list[Any]]]:
+        """A function that gives all rows of a statement; what it is called for is read as of one moment."""
+        reader = self.borrow()
+        try:
+            reader.execute("BEGIN")
+            try:
+                yield lambda sql, bindings: _fetch(reader, sql, bindings)
+            finally:
+                reader.execute("COMMIT")
+        finally:
+            self.give_back(reader)
+
+    def connect(self) -> apsw.Connection:
+        """A connection that its caller keeps, and closes."""
+        return connect_file(self._path, apsw.SQLITE_OPEN_READONLY, self._vfs)
+
+    def close(self) -> None:
+        """Closes the idle ones now, and those that are lent when they come back."""
+        with self._lock:
+            self._is_closed = True
+        while self._idle:  # one that somebody borrows at this moment is his
+            with suppress(IndexError):
+                self._idle.pop().close(True)
+
+    def when_all_are_back(self, told: Callable[[], None]) -> None:
+        """Calls this, once, when none is lent any more; after `close`."""
+        with self._lock:
+            is_now = not self._lent
+            if not is_now:
+                self._when_all_are_back = told
+        if is_now:
+            told()
+
+
+def _fetch(reader: apsw.Connection, sql: str, bindings: tuple[Any, ...]) -> list[Any]:
+    try:
+        return reader.execute(sql, bindings).fetchall()
+    except apsw.BusyError:
+        return patiently(lambda: reader.execute(sql, bindings).fetchall())
+
+
+def connect_file(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+    flags |= apsw.SQLITE_OPEN_NOMUTEX  # one thread has it at a time; else SQLite locks it for every value of every row
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENT_CACHE)
+    connection.set_busy_handler(Waiting())
+    plan_once(connection)
+    if flags & apsw.SQLITE_OPEN_READONLY:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return connection
+
+
+def plan_once(connection: apsw.Connection) -> None:
+    """Without this SQLite compiles statements with `LIMIT ?`, and some others, anew with each value that is bound:
+    12 us instead of 5 for a page of events, 30 instead of 5 for what can be claimed."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+
+
+class Waiting:
+    """Waits for another process, a little longer each time and never in step with it."""
+
+    def __init__(self) -> None:
+        self.is_patient = True
+        self._since = 0.0
+
+    def __call__(self, times: int) -> bool:
+        if not self.is_patient:
+            return False
+        now = time.monotonic()
+        if times == 0:
+            self._since = now
+        elif now - self._since > BUSY_SECONDS:
+            return False
+        time.sleep(random.uniform(0.0002, min(0.001 * (times + 1), 0.02)))
+        return True

@@ -1,0 +1,81 @@
+"""Rehearsing: a body is replayed as far as its calls are remembered, and does nothing.
+
+Owns: which of its calls find what is remembered, at which ones that ends, and what no call has asked for by then.
+Never: runs a step, commits anything, or goes beyond the first call that is new or still open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from holdfast.engine.ports import Attempt
+from holdfast.model.errors import Suspended
+from holdfast.model.limits import REHEARSAL_SECONDS
+from holdfast.worker.activation import Activation
+from holdfast.worker.binding import Binder
+from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.memory import Call, Memo, Memory
+
+
+class _Rehearsed(Activation):
+    """A body that is replayed, and left at the first call that is not remembered."""
+
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(attempt, lambda activation, left: None, loop)
+        self.reused: list[str] = []
+        self.new: list[str] = []
+
+    def recall(self, call: Call) -> Memo | None:
+        self.check()
+        self.joined()
+        memo = self.memory.recall(call)
+        if call.kind == "race":  # its calls tell who has won
+            return memo
+        if memo is None or not memo.is_over:
+            self.new.append(_shown(call))
+            self.leave()
+            raise Suspended
+        self.reused.append(_shown(call))
+        return memo
+
+    async def commit(self, command: Any, if_given_up: Any = None) -> Any:
+        self.leave()
+        raise Suspended
+
+
+async def rehearse(attempt: Attempt, rows: Sequence[tuple[str, bytes]]) -> tuple[list[str], list[str], list[str]]:
+    """The calls of a body that are remembered, those at which that ended, and what was not asked for."""
+    loop = asyncio.get_running_loop()
+    activation = _Rehearsed(attempt, loop)
+    activation.memory = Memory.read(rows)
+    activation.memory.accept_change()
+    handler, port = attempt.handler, attempt.port
+    data = {name: await port.load_slowly(located) for name, located in attempt.args.items()}
+    args, kwargs = Binder(handler).bind(data, lambda ready: ready)
+
+    async def body() -> None:
+        if handler.kind == "async":
+            activation.begin_scope()
+            await handler.fn(Context(activation), *args, **kwargs)
+        else:
+            await asyncio.to_thread(handler.fn, SyncContext(activation), *args, **kwargs)
+
+    activation.task = task = loop.create_task(_quietly(body()))
+    _, pending = await asyncio.wait([task], timeout=REHEARSAL_SECONDS)
+    activation.leave()
+    for left in (*pending, *activation.tasks):
+        left.cancel()
+    return activation.reused, activation.new, [_shown(memo) for memo in activation.memory.unread()]
+
+
+async def _quietly(body: Coroutine[Any, Any, None]) -> None:
+    """How the body ends does not matter: it is left, or comes to its end with what it remembers."""
+    with contextlib.suppress(BaseException):
+        await body
+
+
+def _shown(call: Call | Memo) -> str:
+    return f"{call.kind} {call.name}" + (f" (key {call.key})" if call.key else "")

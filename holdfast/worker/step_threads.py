@@ -1,0 +1,114 @@
+"""Step threads: the sync functions that a body calls as steps, each in a thread.
+
+Owns: waiting for such a function, and what becomes of its thread when its step timed out or was cancelled.
+Never: records anything (ending.py, steps.py), starts another try (steps.py).
+Rule: a step that timed out ends when its thread has ended, or when the thread is given up after the grace time, so that
+no try runs beside the one before it. A cancelled step ends at once and leaves its thread to the body (a race would
+otherwise wait for its losers); the body's end waits for the thread (ending.py).
+On crash: threads die with the process; the step runs again with the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.worker.activation import Activation
+    from holdfast.worker.steps import Try
+
+log = logging.getLogger("holdfast.node")
+
+
+class StepThread:
+    """The thread of one try of a sync step."""
+
+    def __init__(self, activation: Activation, tried: Try, job: Callable[[], Any]) -> None:
+        self.tried = tried
+        self.over: asyncio.Future[bool] = activation.loop.create_future()
+        """Done when the thread has ended (True) or was given up (False)."""
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._activation = activation
+        self._calls: int | None = None
+        """How many calls the body had made when the step was cancelled; None: the step is not cancelled."""
+        self._timed_out = False
+        self._strand = activation.memory.strand
+        self._grace: asyncio.TimerHandle | None = None
+        self._job = activation.start_thread(job, self._ended)
+        activation.threads.add(self)
+
+    async def result(self) -> Any:
+        """What the function returned. On cancellation the thread stays with the body for the grace time."""
+        try:
+            await asyncio.shield(self.over)
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the thread goes on although its step does not."""
+        return self._calls is not None
+
+    @property
+    def is_worth_recording(self) -> bool:
+        """Whether the thread of a cancelled step has ended, and its outcome still belongs to what the body did: the
+        step has not timed out or lost a race, and the body has made no call since. A body that went on without the
+        step would not find its own calls again if the step had a result after all."""
+        if self._timed_out or self._strand.lost:
+            return False
+        return self.over.done() and self._calls == self._activation.memory.calls
+
+    async def outlast(self) -> bool:
+        """Wait until the thread of a step that timed out has ended, True, or is given up."""
+        self._timed_out = True
+        await asyncio.wait([self.over])
+        return self.over.result()
+
+    def give_up(self) -> None:
+        """Stop waiting for the thread; it counts as given up until its function returns."""
+        if self.over.done():
+            return
+        lost = self._job.give_up()
+        if lost and self._activation.ending:
+            self._activation.steps.add(self.tried)  # it may act after the end of the body
+        self._finish(ended=False)
+        if lost:
+            a, step = self._activation.attempt, self.tried.call.name
+            log.warning(
+                "step %s of node %s, run %s, did not stop within the grace time; its thread was given up",
+                step, a.node, self._activation.port.run_id,
+            )  # fmt: skip
+
+    def _cancelled(self) -> None:
+        activation = self._activation
+        if self._calls is None:
+            self._calls = activation.memory.calls
+            self.tried.cancelled = True
+            if self.over.done():  # the step was about to hear of it
+                self._keep()
+            else:
+                self._grace = activation.loop.call_later(activation.grace_seconds, self.give_up)
+
+    def _ended(self, value: Any, error: BaseException | None) -> None:
+        self.value, self.error = value, error
+        self._finish(ended=True)
+
+    def _finish(self, *, ended: bool) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        self.over.set_result(ended)
+        self._activation.threads.discard(self)
+        if self.is_cancelled and ended:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep the outcome until the body ends, and no other that was kept before and is not wanted any more."""
+        activation = self._activation
+        activation.late = [thread for thread in [*activation.late, self] if thread.is_worth_recording]

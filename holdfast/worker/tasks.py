@@ -1,0 +1,228 @@
+"""Tasks: in which scope the remembered calls of an asyncio task stand.
+
+Owns: `TaskScope`, the context variable that names the creator of a task, and the task factory that numbers tasks.
+Rule: the scope of a task is the scope of the task that created it, plus the qualified name of its coroutine and its
+number among the tasks of that name created in that scope, in order of creation. Which task is quicker does not matter.
+A step's function has a scope of its own, so that tasks it creates take no number in the body: on replay it is not run.
+Never: fails a task that belongs to no body; for those the factory reads one context variable and calls the loop's own.
+
+The scope of a task is found by the context variable, because a task runs in a copy of its creator's context. Only a
+task that is given a context (`create_task(context=...)`) may share that with others; its scope is kept per task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+from holdfast.model.limits import TASK_SCOPE_LENGTH_MAX
+from holdfast.worker.strands import Strand
+
+Task = asyncio.Task[Any]
+Factory = Callable[..., Any]
+_PLAIN_NAME = re.compile(r"[\w.<>]+", re.ASCII)
+_RACE_NAME = re.compile(r"r\d+")
+
+
+class TaskScope:
+    """Where the calls of one asyncio task are remembered, or those of a step's function while a task runs it."""
+
+    __slots__ = ("_checkpoints", "_counts", "name", "strand", "task", "tasks_path")
+
+    def __init__(
+        self, strand: Strand, name: str, *, tasks_path: str = "", task: weakref.ref[Task] | None = None
+    ) -> None:
+        self.strand = strand
+        self.name = name
+        """As events name it, apart from the number of the checkpoint."""
+        self.tasks_path = tasks_path
+        """The part of the name that tasks in tasks have added to it."""
+        self.task = task
+        """The task that it belongs to; None until it is known."""
+        self._counts: dict[str, int] = {}
+        self._checkpoints = 0
+
+    def of_new_task(self, coro: object) -> TaskScope:
+        """The scope of one more task that is created here."""
+        memory: Any = self.strand.body.memory
+        if self._checkpoints != memory.checkpoints:  # positions start again, and numbers with them
+            self._checkpoints = memory.checkpoints
+            self._counts = {}
+        label = _label(getattr(coro, "__qualname__", None) or type(coro).__qualname__)
+        number = self._counts.get(label, 0) + 1
+        self._counts[label] = number
+        root = self.name[: len(self.name) - len(self.tasks_path)]
+        path = f"{self.tasks_path}{label}.{number}/"
+        if len(path) > TASK_SCOPE_LENGTH_MAX:
+            path = f"~{_digest(path)}/"
+        return TaskScope(self.strand, root + path, tasks_path=path)
+
+
+current_scope: ContextVar[TaskScope | None] = ContextVar("holdfast_current_scope", default=None)
+"""The scope of the code that runs: of a body, of one of its tasks, or of a step; None outside of durable code."""
+
+_given_a_context: weakref.WeakKeyDictionary[Task, TaskScope] | None = None
+"""Scopes of tasks that were created with a context, in which other tasks may set the variable; None until there is one.
+(Every step asks: to ask whether a WeakKeyDictionary is empty takes longer.)"""
+
+
+def scope_here() -> TaskScope | None:
+    """The scope of the code that runs now."""
+    if _given_a_context is not None and (task := _current_task()) is not None and task in _given_a_context:
+        return _given_a_context[task]
+    return current_scope.get()
+
+
+def scope_of(task: Task) -> TaskScope | None:
+    """The scope of the running task. None: the engine did not see how this task was created."""
+    scope = scope_here()
+    if scope is None:
+        return None
+    if scope.task is None:
+        scope.task = weakref.ref(task)
+    return scope if scope.task() is task else None
+
+
+def enter(name: str) -> TaskScope | None:
+    """From here on the running task has a scope of this name; `leave` with what this returns is the way back."""
+    before = scope_here()
+    if before is not None:
+        _set(TaskScope(before.strand, name, task=_running()))
+    return before
+
+
+def leave(before: TaskScope | None) -> None:
+    """The running task has the scope again that it had before `enter`."""
+    if before is not None:
+        _set(before)
+
+
+def _set(scope: TaskScope) -> None:
+    current_scope.set(scope)
+    if _given_a_context is not None and (task := _current_task()) is not None and task in _given_a_context:
+        _given_a_context[task] = scope
+
+
+def _running() -> weakref.ref[Task] | None:
+    task = _current_task()
+    return None if task is None else weakref.ref(task)
+
+
+def _current_task() -> Task | None:
+    """The task that runs; None also where no loop runs, as in a thread or while a loop is torn down."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def begin(strand: Strand, name: str) -> None:
+    """From here on the running task has this scope, whoever created it: a body begins, or a call of a race."""
+    _set(TaskScope(strand, name, task=_running()))
+
+
+@lru_cache(maxsize=1024)
+def _label(qualified_name: str) -> str:
+    """The name of a coroutine as a part of a scope; a very long or odd one by its digest, and one that could be taken
+    for a race."""
+    is_plain = _PLAIN_NAME.fullmatch(qualified_name) and not _RACE_NAME.fullmatch(qualified_name)
+    if is_plain and len(qualified_name) <= TASK_SCOPE_LENGTH_MAX // 2:
+        return qualified_name
+    return f"~{_digest(qualified_name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+# --- the factory -----------------------------------------------------------------------------------------------------
+
+
+class _Installed:
+    """The factory of a loop, shared by the engines on it."""
+
+    __slots__ = ("before", "engines", "factory")
+
+    def __init__(self, before: Factory | None) -> None:
+        self.before = before
+        self.factory = _numbering(before or _plain_task)
+        self.engines = 0
+
+
+_installed: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Installed] = weakref.WeakKeyDictionary()
+
+
+def install(loop: asyncio.AbstractEventLoop) -> None:
+    """Learn of every task that is created on a loop, through its task factory."""
+    now = loop.get_task_factory()
+    found = _installed.get(loop)
+    if found is None or found.factory is not now:
+        found = _installed[loop] = _Installed(now)
+        loop.set_task_factory(found.factory)
+    found.engines += 1
+
+
+def uninstall(loop: asyncio.AbstractEventLoop) -> None:
+    """Give a loop its own factory back, when the last engine on it has closed. One that was set since is kept."""
+    found = _installed.get(loop)
+    if found is None:
+        return
+    found.engines -= 1
+    if found.engines <= 0:
+        del _installed[loop]
+        if loop.get_task_factory() is found.factory:
+            loop.set_task_factory(found.before)
+
+
+def _plain_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> Task:
+    return asyncio.Task(coro, loop=loop, **options)
+
+
+def _numbering(make: Factory) -> Factory:
+    get = current_scope.get
+
+    def create_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+        creator = get()
+        if creator is None or creator.strand.body.memory is None:  # no body, or one that is over
+            return make(loop, coro, **options)
+        return _create(scope_here() or creator, make, loop, coro, options)
+
+    return create_task
+
+
+def _create(
+    creator: TaskScope, make: Factory, loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]
+) -> Any:
+    """Number a task before it is made: an eager one begins to run while it is made."""
+    global _given_a_context
+    scope = creator.of_new_task(coro)
+    context = options.get("context")
+    if context is not None and _set_in(context, scope):
+        task = make(loop, coro, **options)
+    else:
+        token = current_scope.set(scope)
+        try:
+            task = make(loop, coro, **options)
+        finally:
+            current_scope.reset(token)
+    scope.task = weakref.ref(task)
+    if context is not None:
+        if _given_a_context is None:
+            _given_a_context = weakref.WeakKeyDictionary()
+        _given_a_context[task] = scope
+    return task
+
+
+def _set_in(context: Any, scope: TaskScope) -> bool:
+    """Set the variable in a context; False: it is the one that runs."""
+    try:
+        context.run(current_scope.set, scope)
+    except RuntimeError:
+        return False
+    return True

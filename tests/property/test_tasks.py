@@ -1,0 +1,143 @@
+"""Random trees of tasks (SEMANTICS 8): whatever the latencies and however often the body is evicted or stopped, no step
+that was committed runs again, keyed steps keep their keys, and the result is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from tests.budget import seeds
+from tests.engine.kit import check_file, url
+
+Tree = tuple[Any, ...]
+TREES = 10
+
+
+class Grower:
+    """Makes a random tree: what a body does, as tuples."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.steps = 0
+        self.signals = 0
+
+    def grow(self, depth: int, tasks: int) -> Tree:
+        """`tasks` have been started before by those around, and may be awaited here."""
+        parts: list[Tree] = []
+        for _ in range(self.chance.randrange(1, 4)):
+            kind = self.chance.choice(["step", "keyed", "gather", "task", "wait", "receive", "inner"])
+            if kind == "gather" and depth:
+                parts.append(("gather", [self.grow(depth - 1, tasks) for _ in range(self.chance.randrange(2, 4))]))
+            elif kind == "task" and depth:
+                parts.append(("task", self.grow(depth - 1, tasks)))
+                tasks += 1
+            elif kind == "wait" and tasks:
+                parts.append(("wait", self.chance.randrange(tasks)))
+            elif kind == "receive" and self.signals < 3:
+                self.signals += 1
+                parts.append(("receive", f"s{self.signals}"))
+            else:
+                self.steps += 1
+                parts.append((kind if kind in ("keyed", "inner") else "step", self.steps))
+        return ("all", parts)
+
+
+class Player:
+    """Runs a tree as a body, and writes down what its steps do."""
+
+    def __init__(self, tree: Tree, chance: random.Random) -> None:
+        self.tree = tree
+        self.chance = chance
+        self.acts: dict[Any, list[str]] = {}
+        """The keys under which a step has acted, in order."""
+        self.told: dict[Any, Any] = {}
+        """What the body was told of a step: from then on it is committed."""
+
+    async def act(self, ctx: hf.Context, number: Any, _before: int) -> float:
+        assert number not in self.told, f"step {number} is committed, and runs again"
+        self.acts.setdefault(number, []).append(ctx.idempotency_key)
+        await self._pause()
+        return round(self.chance.random(), 6)  # another one each time: only what is committed counts
+
+    async def act_inside(self, ctx: hf.Context, number: Any, before: int) -> Any:
+        """A step that has tasks of its own, which call ctx."""
+
+        async def one(part: str) -> Any:
+            await self._pause()
+            return await ctx.step(self.act, f"{number}{part}", before)
+
+        return await asyncio.gather(one("a"), one("b"))
+
+    async def _pause(self) -> None:
+        for _ in range(self.chance.randrange(6)):
+            await asyncio.sleep(0)
+        if self.chance.random() < 0.2:
+            await asyncio.sleep(0.001)
+
+    async def play(self, ctx: hf.Context) -> list[Any]:
+        told: list[Any] = []
+
+        async def step(number: int, call: hf.Context, function: Any) -> None:
+            await self._pause()
+            value = await call.step(function, number, len(str(number)))
+            assert self.told.setdefault(number, value) == value
+            told.append((number, value))
+
+        async def run(tree: Tree, tasks: list[asyncio.Task[None]]) -> None:
+            started: list[asyncio.Task[None]] = []
+            for kind, what in [tree] if tree[0] != "all" else tree[1]:
+                match kind:
+                    case "gather":
+                        await asyncio.gather(*(run(part, [*tasks, *started]) for part in what))
+                    case "task":
+                        started.append(asyncio.create_task(run(what, [*tasks, *started])))
+                    case "wait":
+                        await [*tasks, *started][what]
+                    case "receive":
+                        await ctx.receive(what)
+                    case "keyed":
+                        await step(what, ctx.keyed(f"key {what}"), self.act)
+                    case "inner":
+                        await step(what, ctx, self.act_inside)
+                    case _:
+                        await step(what, ctx, self.act)
+            for task in started:
+                await task
+
+        await run(self.tree, [])
+        return sorted(told)
+
+
+@pytest.mark.parametrize("seed", seeds(TREES))
+async def test_a_tree_of_tasks_survives_evictions_and_stops(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    grower = Grower(chance)
+    tree = grower.grow(4, 0)
+    player = Player(tree, chance)
+    db = url(tmp_path / "runs.db")
+
+    @hf.workflow(name="grown")
+    async def grown(ctx: hf.Context) -> Any:
+        return await player.play(ctx)
+
+    async with hf.open(db, idle_seconds=0, grace_seconds=0) as engine:
+        await engine.start(grown, run_id="r")
+        await asyncio.sleep(chance.random() * 0.02)
+    for signal in range(1, grower.signals + 1):  # each life ends somewhere, or waits until it is evicted
+        async with hf.open(db, idle_seconds=0, grace_seconds=0) as engine:
+            await engine.get("r").signal(f"s{signal}", signal, id=f"s{signal}")
+            await asyncio.sleep(chance.random() * 0.02)
+    async with hf.open(db, idle_seconds=0) as engine:
+        run = engine.get("r")
+        result = await run.result(timeout=30)
+    assert result == [list(pair) for pair in sorted(player.told.items())]
+    assert len(player.told) == grower.steps
+    for number, keys in player.acts.items():
+        assert len(set(keys)) == 1, f"step {number} acted under several keys"
+    assert len({keys[0] for keys in player.acts.values()}) == len(player.acts)
+    check_file(tmp_path / "runs.db")

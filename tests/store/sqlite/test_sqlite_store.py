@@ -1,0 +1,1091 @@
+"""What is SQLite's own: files and their modes, refusals, other processes, full disks, I/O errors, kills."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
+from holdfast.model.run_format import FORMAT
+from holdfast.store.checks import Ask
+from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
+from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, schema
+from holdfast.store.sqlite import sqlite_opening
+from holdfast.store.sqlite.sqlite_connections import Readers, database_path
+from holdfast.store.sqlite.sqlite_schema import APPLICATION_ID, migrate
+from holdfast.store.sqlite.sqlite_store import SqliteStore
+from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(str(path))
+    store.open()
+    yield store
+    store.close()
+
+
+def python(code: str, *arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
+    """A child process with our code on its path."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def integrity(path: Path) -> str:
+    connection = apsw.Connection(str(path))
+    answer = connection.pragma("integrity_check")
+    connection.close()
+    return str(answer)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+# --- addresses and files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///runs.db", Path.cwd() / "runs.db"),
+        ("sqlite:///sub/runs.db", Path.cwd() / "sub/runs.db"),
+        ("sqlite:////var/runs.db", Path("/var/runs.db")),
+        ("/var/runs.db", Path("/var/runs.db")),
+        ("runs.db", Path.cwd() / "runs.db"),
+        ("file:odd?name", Path.cwd() / "file:odd?name"),
+        (":memory:", None),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+    ],
+)
+def test_addresses(url: str, expected: Path | None) -> None:
+    assert database_path(url) == expected
+
+
+@pytest.mark.parametrize("url", ["", "sqlite://runs.db"])
+def test_an_address_that_names_nothing_is_refused(url: str) -> None:
+    with pytest.raises(StoreError):
+        SqliteStore(url)
+
+
+def test_relative_addresses_stay_where_they_were_when_the_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore("sqlite:///here.db")
+    monkeypatch.chdir("/")
+    store.open()
+    store.close()
+    assert (tmp_path / "here.db").exists()
+
+
+def test_two_stores_in_memory_are_two_stores() -> None:
+    first, second = SqliteStore("sqlite://"), SqliteStore("sqlite://")
+    first.open()
+    second.open()
+    make_runs(first, 1)
+    assert second.runs() == []
+    first.close()
+    second.close()
+
+
+def test_files_are_for_their_owner_alone_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SqliteStore(str(path))
+        for _ in range(2):
+            store.open()
+            make_runs(store, 1)
+            files = list(path.parent.iterdir())
+            assert {file.name for file in files} == {"runs.db", "runs.db-wal", "runs.db-shm"}
+            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+            store.close()
+    finally:
+        os.umask(before)
+
+
+def test_the_settings_are_the_ones_that_keep_what_was_committed(store: SqliteStore, path: Path) -> None:
+    writer = store._writer
+    assert writer is not None
+    assert writer.pragma("journal_mode") == "wal"
+    assert writer.pragma("synchronous") == 2
+    assert writer.pragma("mmap_size") == 0
+    assert writer.pragma("application_id") == APPLICATION_ID
+
+
+def test_a_wal_that_cannot_be_made_larger_has_its_first_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_zeros = sqlite_opening._write_zeros
+
+    def within_the_quota(handle: int, number: int) -> None:
+        write_zeros(handle, min(number, 1 << 22))
+        if number > 1 << 22:
+            raise OSError(errno.EDQUOT, "the quota is used up")
+
+    monkeypatch.setattr(sqlite_opening, "WAL_QUICK_SECONDS", 600.0)
+    monkeypatch.setattr(sqlite_opening, "_write_zeros", within_the_quota)
+    with closing(SqliteStore(str(path))) as store:
+        store.open()
+        assert Path(f"{path}-wal").stat().st_size == 4 << 20
+        assert len(make_runs(store, 1)) == 1
+
+
+@pytest.mark.parametrize(("quick_seconds", "mebibytes"), [(0.0, 4), (600.0, 16)])
+def test_the_wal_is_grown_at_each_open_as_far_as_is_quick_and_gone_after_the_last_close(
+    path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, mebibytes: int
+) -> None:
+    monkeypatch.setattr(sqlite_opening, "WAL_QUICK_SECONDS", quick_seconds)
+    store = SqliteStore(str(path))
+    store.open()
+    wal = Path(f"{path}-wal")
+    assert wal.stat().st_size == mebibytes << 20
+    (no,) = make_runs(store, 1)
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+    store.open()
+    assert wal.stat().st_size == mebibytes << 20
+    assert store.run_by_no(no) is not None
+    assert store.commit([step(no)])[0].refusal is None
+    store.close()
+    assert integrity(path) == "ok"
+
+
+def test_readers_do_not_checkpoint(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 50)
+    before = path.read_bytes()
+    other = SqliteStore(str(path))
+    other.open()
+    assert len(other.runs()) == 50
+    other.close()
+    assert path.read_bytes() == before
+
+
+def test_whoever_cannot_wait_is_told_that_another_process_writes(store: SqliteStore, path: Path) -> None:
+    (no,) = make_runs(store, 1)
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert store.commit_if_free([step(no)]) is None
+        other.execute("ROLLBACK")
+        landed = store.commit_if_free([step(no)])
+        assert landed is not None
+        assert landed[0].refusal is None
+        assert len(store.events(no)) == 2
+        assert refusals(store, step(no, 2)) == [None], "and `commit` is as patient as ever"
+
+
+def test_whoever_cannot_wait_is_told_that_another_process_came_between_two_tries(
+    store: SqliteStore, path: Path
+) -> None:
+    """A group in which one is fenced is tried again, one by one, in a second transaction."""
+    (no,) = make_runs(store, 1)
+    begun: list[str] = []
+    with closing(apsw.Connection(str(path))) as other:
+
+        def come_between(_cursor: apsw.Cursor, sql: str, _bindings: Any) -> bool:
+            if sql == "BEGIN IMMEDIATE":
+                begun.append(sql)
+                if len(begun) == 2:
+                    other.execute(sql)
+            return True
+
+        assert store._writer is not None
+        store._writer.exec_trace = come_between
+        assert store.commit_if_free([step(no), step(no, token=7)]) is None
+        store._writer.exec_trace = None
+        other.execute("ROLLBACK")
+    assert len(begun) == 2
+    assert len(store.events(no)) == 1
+    assert store.commit_if_free([step(no)]) is not None
+
+
+def test_whoever_cannot_wait_is_told_that_another_thread_writes(store: SqliteStore) -> None:
+    (no,) = make_runs(store, 1)
+    with ThreadPoolExecutor(1) as threads, store._lock:
+        assert threads.submit(store.commit_if_free, [step(no)]).result() is None
+    assert len(store.events(no)) == 1
+
+
+def test_whoever_cannot_wait_leaves_the_checkpoint_to_others(store: SqliteStore, path: Path) -> None:
+    (no,) = make_runs(store, 1)
+    before = path.stat().st_size
+    outcomes = []
+    for seq in range(1, 30):  # 1 MiB each: the WAL is due for its checkpoint after some sixteen
+        row = event_row(no, seq + 1, data=b"1" * (1 << 20))
+        landed = store.commit_if_free([step(no, seq, events=[row])])
+        outcomes.append(landed is not None)
+        if landed is None:
+            assert path.stat().st_size == before, "nothing was copied into the database by then"
+            assert refusals(store, step(no, seq, events=[row])) == [None]
+            assert path.stat().st_size > before
+            break
+    assert outcomes.count(False) == 1
+    assert store.commit_if_free([step(no, seq + 1)]) is not None
+
+
+def test_many_reader_threads_leave_few_connections(store: SqliteStore) -> None:
+    make_runs(store, 1)
+    readers = store._readers
+    assert readers is not None
+    lent = [readers.borrow() for _ in range(20)]
+    for connection in lent:
+        readers.give_back(connection)
+    assert len(readers._idle) == 8
+
+
+def descriptors(path: Path) -> list[str]:
+    """The files of a store that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(str(path))]
+
+
+def readers_of(store: SqliteStore, idle: int) -> Readers:
+    """The readers of a store, so many of them idle."""
+    readers = store._readers
+    assert readers is not None
+    for connection in [readers.borrow() for _ in range(idle)]:
+        readers.give_back(connection)
+    assert len(readers._idle) == idle
+    return readers
+
+
+def test_a_store_that_is_closed_leaves_no_connection_open(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 1)
+    kept = readers_of(store, 3)  # else they would be closed by being forgotten
+    assert {Path(name).name for name in descriptors(path)} == {"runs.db", "runs.db-wal", "runs.db-shm"}
+    store.close()
+    assert descriptors(path) == []
+    assert kept._idle == []
+
+
+def test_a_reader_that_is_in_use_when_its_store_is_closed_goes_on_and_is_closed_behind_it(
+    store: SqliteStore, path: Path
+) -> None:
+    make_runs(store, 2)
+    kept = readers_of(store, 3)
+
+    def ask_around_close(ask: Ask) -> None:
+        assert ask("counts", ()) == [("running", 2)]
+        store.close()
+        assert ask("counts", ()) == [("running", 2)]
+        assert descriptors(path)
+
+    store._at_one_moment(ask_around_close)
+    assert descriptors(path) == []
+    assert kept._idle == []
+
+
+def test_whoever_borrows_a_reader_at_the_moment_of_closing_gets_one_that_is_open(
+    store: SqliteStore, path: Path
+) -> None:
+    """Connections are taken from the pool without a lock: a store that is closed meanwhile must not close them."""
+    make_runs(store, 2)
+    readers = readers_of(store, 3)
+
+    class ClosedMeanwhile(list[apsw.Connection]):
+        """The idle ones; before the first one is taken, the store is closed."""
+
+        def pop(self, *position: Any) -> apsw.Connection:
+            if store._readers is not None:
+                store.close()
+            return super().pop(*position)
+
+    readers._idle = ClosedMeanwhile(readers._idle)
+    assert store.counts() == {"running": 2}
+    with pytest.raises(StoreError, match="it was closed"):
+        store.counts()
+    assert descriptors(path) == []
+
+
+def test_a_reader_that_somebody_borrows_while_the_store_is_being_closed_is_his(store: SqliteStore, path: Path) -> None:
+    make_runs(store, 2)
+    readers = readers_of(store, 1)
+    lent: list[apsw.Connection] = []
+
+    class BorrowedMeanwhile(list[apsw.Connection]):
+        """The idle ones; the last one is taken by somebody else before it is closed."""
+
+        def pop(self, *position: Any) -> apsw.Connection:
+            if not lent:
+                lent.append(super().pop())
+            return super().pop(*position)
+
+    readers._idle = BorrowedMeanwhile(readers._idle)
+    store.close()
+    assert lent[0].execute("SELECT count(*) FROM run_state").fetchall() == [(2,)]
+    readers.give_back(lent[0])
+    assert descriptors(path) == []
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def foreign(path: Path, mode: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", mode)
+    connection.execute("CREATE TABLE photos (name); INSERT INTO photos VALUES ('cat')")
+    connection.close()
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_database_of_another_program_is_refused_and_untouched(path: Path, mode: str) -> None:
+    foreign(path, mode)
+    before = contents(path.parent)
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert contents(path.parent) == before
+
+
+def test_a_database_of_another_program_that_is_in_use_is_refused_and_untouched(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.execute("CREATE TABLE photos (name)")
+    before = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert (path.read_bytes(), Path(f"{path}-wal").read_bytes()) == before
+    connection.close()
+
+
+@pytest.mark.parametrize("text", [b"notes\n", b"SQLite format 3\0 but not really", b"x" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_untouched(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert contents(path.parent) == {"runs.db": text}
+
+
+def test_an_empty_file_becomes_a_database(path: Path) -> None:
+    path.touch()
+    store = SqliteStore(str(path))
+    store.open()
+    make_runs(store, 1)
+    store.close()
+
+
+def test_a_directory_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a file"):
+        SqliteStore(str(tmp_path)).open()
+    with pytest.raises(StoreError, match="no directory"):
+        SqliteStore(str(tmp_path / "no" / "runs.db")).open()
+
+
+@pytest.mark.parametrize("in_wal", [False, True])
+def test_a_newer_database_is_refused_and_byte_identical(path: Path, in_wal: bool) -> None:
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    newer = apsw.Connection(str(path))
+    newer.execute("UPDATE store_meta SET schema_version = 99; PRAGMA user_version = 99")
+    newer.execute("INSERT INTO store_migrations (number, name, checksum) VALUES (99, 'future', 'x')")
+    if not in_wal:
+        newer.close()
+    before = {name: data for name, data in contents(path.parent).items() if not name.endswith("-shm")}
+    with pytest.raises(NewerStore):
+        store.open()
+    assert {name: data for name, data in contents(path.parent).items() if not name.endswith("-shm")} == before
+    with pytest.raises(StoreError, match="could not be opened"):
+        store.runs()
+    newer.close()
+
+
+def test_a_database_whose_migration_differs_from_ours_is_refused(path: Path) -> None:
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE store_migrations SET checksum = 'other'")
+    connection.close()
+    with pytest.raises(StoreError, match="migration 1"):
+        store.open()
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A directory that a user without privileges can reach, and being that user."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+        if os.geteuid() != os.getuid():
+            os.seteuid(os.getuid())
+        directory.chmod(0o755)
+
+
+def drop_privileges() -> None:
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_file_or_directory_that_cannot_be_written_is_read_only(as_nobody: Path) -> None:
+    path = as_nobody / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    path.chmod(0o444)
+    before = path.read_bytes()
+    as_nobody.chmod(0o555)
+    drop_privileges()
+    with pytest.raises(StoreReadOnly):
+        store.open()
+    with pytest.raises(StoreReadOnly):
+        SqliteStore(str(as_nobody / "new.db")).open()
+    assert contents(as_nobody) == {"runs.db": before}
+
+
+def test_a_directory_without_room_for_the_wal_is_read_only(as_nobody: Path) -> None:
+    path = as_nobody / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    path.chmod(0o666)
+    as_nobody.chmod(0o555)
+    drop_privileges()
+    with pytest.raises(StoreReadOnly):
+        store.open()
+
+
+def test_a_closed_store_refuses_everything_and_opens_again(store: SqliteStore) -> None:
+    make_runs(store, 1)
+    store.close()
+    store.close()
+    for use in (store.runs, store.changed, lambda: store.commit([creation(5)]), lambda: store.reserve_run_numbers(1)):
+        with pytest.raises(StoreError, match="it was closed"):
+            use()
+    store.open()
+    with pytest.raises(StoreError, match="open already"):
+        store.open()
+    assert len(store.runs()) == 1
+
+
+def test_a_store_is_not_used_in_a_forked_process(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.store.sqlite.sqlite_store.os.getpid", lambda: 1)
+        for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
+            with pytest.raises(StoreError, match="opened by process"):
+                use()
+    assert store.runs() == []
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+WRITE_BESIDE = """
+    import sys
+    from holdfast.store.sqlite.sqlite_store import SqliteStore
+    from tests.store.conformance.store import make_runs, refusals, step
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    for _ in range(10):
+        numbers = make_runs(store, 10)
+        for seq in range(1, 15):
+            assert refusals(store, *(step(no, seq) for no in numbers)) == [None] * 10
+    store.close()
+"""
+
+
+def test_processes_that_write_at_once_never_meet_a_lock(path: Path) -> None:
+    """Four processes also race to create the file."""
+    children = [python(WRITE_BESIDE, path) for _ in range(4)]
+    assert [child.wait(240) for child in children] == [0] * 4
+    for child in children:
+        child.communicate()
+    store = SqliteStore(str(path))
+    store.open()
+    assert len(store.runs(limit=1000)) == 400
+    assert {row.last_seq for row in store.runs(limit=1000)} == {15}
+    store.close()
+    assert integrity(path) == "ok"
+
+
+def test_readers_go_on_and_the_writer_waits_while_another_process_holds_the_lock(
+    store: SqliteStore, path: Path
+) -> None:
+    (no,) = make_runs(store, 1)
+    holder = python(
+        """
+        import apsw, sys
+        connection = apsw.Connection(sys.argv[1])
+        connection.execute("BEGIN IMMEDIATE; UPDATE run_state SET status = 'uncommitted'")
+        print("held", flush=True)
+        sys.stdin.read()
+        connection.execute("ROLLBACK")
+        """,
+        path,
+        stdin=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            writing = pool.submit(refusals, store, step(no))
+            row = store.run_by_no(no)
+            assert row is not None
+            assert row.status == "running"
+            time.sleep(0.3)  # long enough to write, if it could
+            assert not writing.done()
+        finally:
+            holder.communicate(timeout=60)
+        assert writing.result(60) == [None]
+
+
+# --- full disks and I/O errors ---------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_a_clean_rollback_and_the_store_goes_on(store: SqliteStore) -> None:
+    numbers = make_runs(store, 2)
+    writer = store._writer
+    assert writer is not None
+    writer.pragma("max_page_count", writer.pragma("page_count"))
+    large = [event_row(numbers[0], 2, data=b"x" * 1_000_000)]
+    with pytest.raises(StoreFull, match="nothing was written"):
+        store.commit([step(numbers[1]), step(numbers[0], events=large)])
+    assert {row.last_seq for row in store.runs()} == {1}
+    assert len(store.events(numbers[0])) == 1
+    writer.pragma("max_page_count", 1_000_000)
+    assert refusals(store, step(numbers[1]), step(numbers[0], events=large)) == [None, None]
+
+
+class FaultyVFS(apsw.VFS):
+    """SQLite's own VFS, but for the next write to or sync of a WAL, which fails as told."""
+
+    def __init__(self) -> None:
+        self.fail_write: type[apsw.Error] | None = None
+        self.fail_sync: type[apsw.Error] | None = None
+        super().__init__("faulty", "unix")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        return FaultyFile(self, name, flags)
+
+
+class FaultyFile(apsw.VFSFile):
+    def __init__(self, vfs: FaultyVFS, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self.vfs = vfs
+        self.is_wal = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if self.is_wal and self.vfs.fail_write:
+            raise self.vfs.fail_write
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:
+        if self.is_wal and self.vfs.fail_sync:
+            raise self.vfs.fail_sync
+        super().xSync(flags)
+
+
+@pytest.fixture
+def faults() -> Iterator[FaultyVFS]:
+    vfs = FaultyVFS()
+    yield vfs
+    vfs.unregister()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # apsw reports what the VFS raised
+@pytest.mark.parametrize("fault", ["fail_write", "fail_sync"])
+def test_an_io_error_at_commit_closes_the_store_and_the_next_open_tells(
+    path: Path, faults: FaultyVFS, fault: str
+) -> None:
+    store = SqliteStore(str(path), vfs="faulty")
+    store.open()
+    numbers = make_runs(store, 3)
+    setattr(faults, fault, apsw.IOError)
+    with pytest.raises(OutcomeUnknown):
+        store.commit([step(no) for no in numbers])
+    for use in (store.runs, store.changed, lambda: store.commit([step(numbers[0])])):
+        with pytest.raises(StoreError, match="I/O error"):
+            use()
+    setattr(faults, fault, None)
+    store.open()
+    ends = {(row.last_seq, len(store.events(row.run_no))) for row in store.runs()}
+    assert ends in ({(1, 1)}, {(2, 2)})
+    ((last_seq, _),) = ends
+    assert refusals(store, *(step(no, last_seq) for no in numbers)) == [None] * 3
+    store.close()
+    assert integrity(path) == "ok"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # apsw reports what the VFS raised
+def test_a_disk_that_fills_up_at_commit_is_a_clean_rollback(path: Path, faults: FaultyVFS) -> None:
+    store = SqliteStore(str(path), vfs="faulty")
+    store.open()
+    (no,) = make_runs(store, 1)
+    faults.fail_write = apsw.FullError
+    with pytest.raises(StoreFull):
+        store.commit([step(no)])
+    assert len(store.events(no)) == 1
+    faults.fail_write = None
+    assert refusals(store, step(no)) == [None]
+    store.close()
+    assert integrity(path) == "ok"
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
+
+COMMIT_UNTIL_KILLED = """
+    import sys
+    from holdfast.store.sqlite.sqlite_store import SqliteStore
+    from tests.store.conformance.store import make_runs, node_row, refusals, step
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    numbers = make_runs(store, 30)
+    print(numbers[0], 1, flush=True)
+    seq = 0
+    while True:
+        seq += 1
+        group = [step(no, seq, nodes=[node_row(no, f"n{seq}")]) for no in numbers]
+        assert refusals(store, *group) == [None] * 30
+        print(numbers[0], seq + 1, flush=True)
+"""
+
+
+def test_a_kill_while_writing_loses_nothing_that_was_acknowledged(path: Path) -> None:
+    """K-17: the torn write. One file over all kills, so that recovery is recovered from too."""
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    for _ in range(8):
+        child = python(COMMIT_UNTIL_KILLED, path)
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        time.sleep(chance.uniform(0, 0.15))  # the moment of the kill is the point
+        child.send_signal(signal.SIGKILL)
+        rest, _ = child.communicate(timeout=60)
+        whole = (line + rest).rpartition("\n")[0]
+        first, acknowledged = map(int, whole.splitlines()[-1].split())
+
+        store = SqliteStore(str(path))
+        store.open()
+        rows = [row for row in store.runs(limit=30) if first <= row.run_no < first + 30]
+        assert len(rows) == 30, seed
+        assert len({row.last_seq for row in rows}) == 1, seed
+        assert acknowledged <= rows[0].last_seq <= acknowledged + 1, seed
+        for row in rows:
+            assert [event.seq for event in store.events(row.run_no)] == list(range(1, row.last_seq + 1)), seed
+            assert len(store.nodes(row.run_no)) == row.last_seq - 1, seed
+        store.close()
+        assert integrity(path) == "ok", seed
+
+
+OPEN_AND_DIE = """
+    import os, signal, sys
+    import apsw
+    from holdfast.store.sql_files import Migration
+    from holdfast.store.sqlite import sqlite_schema as module
+    from holdfast.store.sqlite.sqlite_store import SqliteStore
+
+    second = sys.argv[3]
+    if second:
+        known = module.migrations("sqlite")
+        known = (*known, Migration(len(known) + 1, "next", second, "sum"))
+        module.migrations = lambda dialect: known
+    left = int(sys.argv[2])
+
+    def trace(cursor, sql, bindings):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    apsw.connection_hooks.append(lambda connection: connection.set_exec_trace(trace))
+    store = SqliteStore(sys.argv[1])
+    store.open()
+    store.runs()
+    print("done", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+NEXT = "ALTER TABLE engines ADD COLUMN zone TEXT; CREATE TABLE later (x TEXT) STRICT;"
+
+
+def kill_at_each_statement(path: Path, second: str) -> Iterator[None]:
+    for statement in range(1, 300):
+        child = python(OPEN_AND_DIE, path, statement, second)
+        said, _ = child.communicate(timeout=60)
+        yield
+        if said == "done\n":
+            return
+    raise AssertionError("the migration never ended")
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_statement_of_the_first_open_leaves_nothing_or_a_whole_database(tmp_path: Path) -> None:
+    for index, _ in enumerate(kill_at_each_statement(path := tmp_path / "runs.db", "")):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        assert not tables or tables >= {"store_meta", "store_migrations", "run_state", "engines"}, index
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+        if not tables:
+            store = SqliteStore(str(path))
+            store.open()
+            make_runs(store, 1)
+            store.close()
+        for file in list(tmp_path.iterdir()):
+            file.unlink()
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_statement_of_a_migration_leaves_the_old_schema_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = SqliteStore(str(path))
+    store.open()
+    make_runs(store, 3)
+    store.close()
+    old = path.read_bytes()
+    seen, now = set(), len(migrations("sqlite"))
+    for _ in kill_at_each_statement(path, NEXT):
+        connection = apsw.Connection(str(path))
+        ((version,),) = connection.execute("SELECT schema_version FROM store_meta").fetchall()
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(engines)")}
+        is_new = connection.table_exists(None, "later")
+        assert (version, "zone" in columns, is_new) in {(now, False, False), (now + 1, True, True)}
+        assert connection.execute("SELECT count(*) FROM run_state").fetchall() == [(3,)]
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+        seen.add(version)
+        for file in list(tmp_path.iterdir()):
+            file.unlink()
+        path.write_bytes(old)
+    assert seen == {now, now + 1}
+
+
+# --- schema and statements -------------------------------------------------------------------------------------------
+
+
+def described(connection: apsw.Connection) -> list[tuple[str, str, str]]:
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+    return [(str(kind), str(name), _without_layout(str(sql))) for kind, name, sql in found]
+
+
+def _without_layout(sql: str) -> str:
+    return re.sub(r" (?=[,)])", "", re.sub(r"\s+", " ", sql))
+
+
+def test_the_migrations_lead_to_the_schema() -> None:
+    migrated, direct = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    assert migrate(migrated, "test") == len(migrations("sqlite"))
+    assert migrate(migrated, "test") == 0
+    direct.execute(schema("sqlite"))
+    assert described(migrated) == described(direct)
+
+
+def test_a_migration_of_another_process_between_two_looks_is_not_taken_for_damage(path: Path) -> None:
+    known = migrations("sqlite")
+    ours, theirs = apsw.Connection(str(path)), apsw.Connection(str(path))
+    ours.pragma("journal_mode", "wal")
+    migrate(ours, "test", known[:-1])
+    moments: list[int] = []
+
+    def meanwhile(cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
+        if "store_meta" in statement and not moments:
+            moments.append(migrate(theirs, "test"))
+        return True
+
+    ours.exec_trace = meanwhile
+    assert migrate(ours, "test") == 0
+    assert moments == [1]
+    for connection in (ours, theirs):
+        connection.close()
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    before = described(connection)
+    broken = Migration(2, "broken", "CREATE TABLE fine (x); CREATE TABLE run_state (x);", "sum")
+    with pytest.raises(apsw.SQLError):
+        migrate(connection, "test", (*migrations("sqlite"), broken))
+    assert described(connection) == before
+    assert not connection.in_transaction
+
+
+def test_rows_are_cut_into_few_statements_without_a_gap_and_those_of_one_step_are_one() -> None:
+    repeated = Repeated("test", "INSERT INTO t VALUES /*row*/ (?) /*row*/;")
+    assert [end for _, end, _ in repeated.batches(3)] == [3]
+    texts = set()
+    for count in range(300):
+        batches = repeated.batches(count)
+        assert [start for start, _, _ in batches] == [0, *(end for _, end, _ in batches)][: len(batches)]
+        assert sum(end - start for start, end, _ in batches) == count
+        assert all(sql.count("?") == end - start for start, end, sql in batches)
+        texts |= {sql for _, _, sql in batches}
+    assert len(texts) == len(SIZES)
+
+
+def plan_of(connection: apsw.Connection, name: str) -> list[str]:
+    """How SQLite answers a statement of ours, with one row where rows are repeated."""
+    sql = load("sqlite")[name]
+    if "/*row*/" in sql:
+        sql = next(text for _, _, text in Repeated(name, sql).batches(1))
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    bindings = (None,) * (max(numbered) if numbered else sql.count("?"))
+    return [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + sql, bindings)]
+
+
+def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    may_be_walked = (
+        "run_state_live", "run_state_ready", "run_state_finished", "run_inbox_messages_new", "run_timers_due",
+    )  # fmt: skip
+    for name in load("sqlite"):
+        if name in ("runs", "all_versions", "free_all_runs"):
+            continue  # walks backwards from the newest, and stops at its limit; asks for, or changes, all there are
+        plan = plan_of(connection, name)
+        walks = [one for one in plan if re.match(r"SCAN (run_\w+|workflow_\w+|[rtmw])\b|.*\(rowid<", one)]
+        assert all(one.endswith(may_be_walked) for one in walks), (name, plan)
+
+
+@pytest.mark.parametrize(
+    ("statement", "step", "columns"),
+    [
+        ("asked", "SEARCH w USING INDEX run_waits_asked", "((since,wait_id)>(?,?))"),
+        ("due_timers", "SEARCH t USING INDEX run_timers_due", "((due_at,run_no,timer)>(?,?,?) AND due_at<?)"),
+        ("due_timers", "run_timers_lasting", "(boot=? AND (elapsed,run_no,timer)>(?,?,?) AND elapsed<?)"),
+        ("asked_in_basket", "SEARCH w USING INDEX run_waits_basket", "(basket=? AND (since,wait_id)>(?,?))"),
+        ("asked_of_assignee", "SEARCH w USING INDEX run_waits_assignee", "(assignee=? AND (since,wait_id)>(?,?))"),
+        ("waits_by_id", "SEARCH w USING INDEX run_waits_of_people", "(wait_id>? AND wait_id<?)"),
+        ("baskets", "SEARCH run_waits USING COVERING INDEX run_waits_basket", "(basket>?)"),
+        ("waits_for_ended", "SEARCH w USING INDEX run_waits_for_children", "(run_no>? AND run_no<?)"),
+        ("page_of_waits_for_children", "USING COVERING INDEX run_waits_for_children", "(run_no>?)"),
+        ("held_messages", "USING INDEX run_inbox_messages_held", "(run_no=?)"),
+        ("open_nodes", "SEARCH n USING INDEX run_node_state_open", "(run_no=?)"),
+        ("runs_unowned", "USING INDEX run_state_live", "(engine=? AND status=? AND rowid<?)"),
+        ("loads", "USING COVERING INDEX run_state_live", "(engine>?)"),
+        ("unowned_versions", "USING INDEX run_state_ready", "((workflow,version)>(?,?))"),
+        ("claimable", "USING INDEX run_state_ready", "(workflow=? AND version=? AND queue>?)"),
+        ("claimable", "USING INDEX run_state_ready", "(workflow=? AND version=? AND queue=?)"),
+        ("claimable_of_roots", "USING INDEX run_state_ready_of_root", "(root_no=?)"),
+    ],
+)
+def test_what_is_asked_often_is_found_and_sorted_by_an_index_among_any_number_of_rows(
+    statement: str, step: str, columns: str
+) -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    plan = plan_of(connection, statement)
+    assert any(one.endswith(f"{step} {columns}") for one in plan), plan
+    if statement not in (
+        "held_messages",
+        "open_nodes",
+        "unowned_versions",
+        "claimable",
+        "claimable_of_roots",
+        "due_timers",
+    ):  # these sort the few that they give
+        assert not any("TEMP B-TREE" in one for one in plan), plan
+
+
+def test_looking_for_versions_reads_no_more_with_more_runs_of_each() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    add = """
+        WITH RECURSIVE run (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM run WHERE n < ?2)
+        INSERT INTO run_state SELECT n, 'run_' || n, 'w' || (n % 3), n % 2, 'created', 1, 1, x'', 1,
+            NULL, NULL, '', NULL, n, 0, 0, NULL, 1, 1, NULL, 'default', NULL, 1 FROM run
+    """
+    steps = []
+    for first, last in ((1, 60), (61, 6_000)):
+        connection.execute(add, (first, last))
+        with stepped(connection) as counted:
+            found = connection.execute(load("sqlite")["unowned_versions"], (FORMAT,)).fetchall()
+        assert len(found) == 6
+        steps.append(counted[0])
+    assert steps[1] < 2 * steps[0], steps
+
+
+def test_reading_open_rows_takes_no_longer_with_more_items_and_visits_behind(store: SqliteStore) -> None:
+    (no,) = make_runs(store, 1)
+    own = [node_row(no, name, ".") for name in ("first", "map", "zeal")]
+    assert refusals(store, step(no, nodes=own)) == [None]
+    writer = store._writer
+    assert writer is not None
+    steps = []
+    for seq, count in ((2, 10), (3, 3_000)):
+        items = [node_row(no, "map", f".map.{i}.", is_open=0) for i in range(count)]
+        visits = [node_row(no, "first", ".", is_open=0)._replace(visit=2 + i) for i in range(count)]
+        assert refusals(store, step(no, seq, nodes=items + visits)) == [None]
+        with stepped(writer) as counted:
+            found = writer.execute(load("sqlite")["open_nodes"], (f"[{no}]",)).fetchall()
+        assert found == own
+        steps.append(counted[0])
+    assert steps[1] < 2 * steps[0], steps
+
+
+def test_the_first_instances_of_a_workflows_own_nodes_are_in_the_key_alone(store: SqliteStore) -> None:
+    (no,) = make_runs(store, 1)
+    inside = [node_row(no, "b", ".a.0."), node_row(no, "a", ".")._replace(visit=2)]
+    nodes = [node_row(no, "a", "."), *inside, node_row(no, "b", ".a.1.", is_open=0)]
+    assert refusals(store, step(no, nodes=nodes)) == [None]
+    writer = store._writer
+    assert writer is not None
+    entries = """
+        SELECT node, path, visit FROM run_node_state INDEXED BY run_node_state_open
+        WHERE is_open = 1 AND (path <> '.' OR visit > 1) ORDER BY rowid
+    """
+    assert writer.execute(entries).fetchall() == [(row.node, row.path, row.visit) for row in inside]
+    assert store.open_nodes([no]) == nodes[:3]
+
+
+@contextmanager
+def stepped(connection: apsw.Connection) -> Iterator[list[int]]:
+    """How many steps the statements of a block take, in tens of instructions of SQLite."""
+    counted = [0]
+
+    def count() -> bool:
+        counted[0] += 1
+        return False
+
+    connection.set_progress_handler(count, 10)
+    yield counted
+    connection.set_progress_handler(None)
+
+
+@pytest.mark.parametrize("kind", ["input", "basket", "pause", "hold", "signal", "timer", "child"])
+def test_only_waits_for_people_are_in_the_indexes_for_people(kind: str) -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test")
+    whose = ("tax", "ann") if kind in OF_PEOPLE else (None, None)
+    wait = (1, "w_1", kind, "a", ".", 1, 1, "open", 5, None, b"", *whose, None, None)
+    connection.execute("INSERT INTO run_waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", wait)
+    for index in ("run_waits_of_people", "run_waits_asked", "run_waits_basket", "run_waits_assignee"):
+        ((sql,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (index,))
+        condition = str(sql).partition("WHERE")[2]
+        entries = f"SELECT count(*) FROM run_waits INDEXED BY {index} WHERE {condition}"  # noqa: S608 - words of ours
+        assert connection.execute(entries).fetchall() == [(int(kind in OF_PEOPLE),)], index
+
+
+def test_how_the_waits_of_an_earlier_version_ended_is_found_in_their_journal() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test", migrations("sqlite")[:2])
+    add_wait = "INSERT INTO run_waits VALUES (?, ?, 'hold', 'a', '.', 1, 1, ?, 5, NULL, x'')"
+    waits = [(1, "w_1", "closed"), (1, "w_2", "closed"), (1, "w_3", "open"), (1, "w_4", "closed"), (2, "w_1", "closed")]
+    connection.executemany(add_wait, waits)
+    add_event = "INSERT INTO run_events VALUES (?, ?, 1, 'WaitClosed', 'a', '.', 1, 6, 1, x'', ?)"
+    closings = [
+        (1, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"ann"}'),
+        (1, 8, b'{"wait_id":"w_2","outcome":"fired","value":{"x":"\xc3\xa9"},"actor":""}'),
+        (1, 9, b'{"wait_id":"w_1","outcome":"superseded","value":null,"actor":""}'),
+        (1, 10, b'{"wait_id":"w_4","outco'),
+        (2, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"bob"}'),
+    ]
+    connection.executemany(add_event, closings)
+    assert migrate(connection, "test") == len(migrations("sqlite")) - 2
+    found = connection.execute("SELECT run_no, wait_id, outcome, actor FROM run_waits ORDER BY 1, 2").fetchall()
+    assert found == [
+        (1, "w_1", "superseded", None),
+        (1, "w_2", "fired", None),
+        (1, "w_3", None, None),
+        (1, "w_4", "superseded", None),
+        (2, "w_1", "released", "bob"),
+    ]
+
+
+def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_them_before() -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "test", migrations("sqlite")[:3])
+    columns = "1, 'run_1', 'order', 1, 'created', 1, 1, x'', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
+    connection.execute(f"INSERT INTO run_state VALUES ({columns})")  # noqa: S608 - words of ours
+    migrate(connection, "test")
+    assert connection.execute("SELECT queue, last_engine FROM run_state").fetchall() == [("default", None)]
+    wanted = ('[["order", 1]]', '["default"]', 10, FORMAT)
+    assert connection.execute(load("sqlite")["claimable"], wanted).fetchall() == [(1, "order", 1)]
+
+
+def test_the_open_rows_of_an_earlier_version_are_found_in_their_order_and_the_run_goes_on(path: Path) -> None:
+    before = migrations("sqlite")[:6]
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("journal_mode", "wal")
+        migrate(connection, "test", before)
+        rows = [
+            node_row(1, "late", "."),
+            node_row(1, "map", "."),
+            node_row(1, "each", ".map.0.", is_open=0),
+            node_row(1, "each", ".map.1."),
+            node_row(1, "early", "."),
+            node_row(1, "early", ".")._replace(visit=2),
+        ]
+        add = "INSERT INTO run_node_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        connection.executemany(add, rows)
+    with closing(SqliteStore(str(path))) as store:
+        store.open()
+        assert store.health(thorough=True).schema == len(migrations("sqlite"))
+        assert store.nodes(1) == rows
+        assert store.open_nodes([1]) == [row for row in rows if row.is_open]
+        assert refusals(store, creation(1)) == [None]
+        more = [rows[1]._replace(status="completed"), rows[3]._replace(is_open=0), node_row(1, "after", ".")]
+        assert refusals(store, step(1, nodes=more)) == [None]
+        assert [row.node for row in store.open_nodes([1])] == ["late", "map", "early", "early", "after"]
+
+
+def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:
+    store.register_engine(EngineRow("one", "host", 1, "lock", 1, 77, b"{}"))
+    make_runs(store, 1)
+    make_runs(store, 1, engine=None)
+    writer = store._writer
+    assert writer is not None
+    leases = writer.execute("SELECT run_id, engine, token, expires_at FROM run_leases").fetchall()
+    assert leases == [("run_1", "one", 1, 77)]
+
+
+def test_values_come_back_as_they_were(store: SqliteStore) -> None:
+    no = store.reserve_run_numbers(1)
+    odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; --"
+    row = run_row(no, run_id=odd, workflow=odd, fold=bytes(range(256)), priority=-(2**62))
+    nodes = [node_row(no, odd, f".{odd}.0.")]
+    commit = creation(no)
+    commit.create, commit.nodes = row, nodes
+    assert refusals(store, commit) == [None]
+    assert store.run(odd) == row
+    assert store.resolve_run_id(odd[:8]) == [odd]
+    assert store.nodes_under(no, [odd], f".{odd}.", 1) == nodes
+
+
+@pytest.mark.parametrize("statement", ["close_inbox", "suspect_message_of_end"])
+def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(statement: str) -> None:
+    listed = load("sqlite")[statement].rpartition("kind NOT IN (")[2].partition(")")[0]
+    assert {kind.strip().strip("'") for kind in listed.split(",")} == OPENS_BRANCH
+
+
+def test_the_statements_know_every_kind_of_wait_that_is_for_people() -> None:
+    said = " ".join(load("sqlite").values()) + schema("sqlite")
+    lists = re.findall(r"(?:\w\.)?kind = '\w+'(?: OR (?:\w\.)?kind = '\w+')+", said)
+    assert len(lists) >= 4
+    assert {tuple(re.findall(r"'(\w+)'", one)) for one in lists} == {OF_PEOPLE}
+
+
+def test_no_index_makes_sqlite_build_a_table_for_every_row_that_is_written(store: SqliteStore) -> None:
+    writer = store._writer
+    assert writer is not None
+    one_wait = load("sqlite")["put_waits"].replace("/*row*/", "")
+    for sql, values in ((load("sqlite")["move_run"], 14), (one_wait, 15)):
+        done = [row[1] for row in writer.execute(f"EXPLAIN {sql}", (None,) * values)]
+        assert "OpenEphemeral" not in done, sql
