@@ -12,6 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from holdfast.engine.versions import Versions
@@ -70,6 +73,15 @@ def hold_time(engine: Engine) -> HeldClock:
     """Time stands still for this engine, from before the next run is started. Its lease goes on by the real clock."""
     engine.clock = held = HeldClock(engine.clock)
     return held
+
+
+@contextlib.asynccontextmanager
+async def opened_with(clock: HeldClock, address: str, **options: Any) -> AsyncIterator[Engine]:
+    """`hf.open`, with an engine that has this clock from its first poll on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.engine.engine.clock_of", lambda _store: clock)
+        async with hf.open(address, **options) as engine:
+            yield engine
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> Any:

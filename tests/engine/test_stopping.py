@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,11 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not cut off: it never began. So nobody is asked whether it was done, and no attempt is lost."""
-    closing = asyncio.Event()
+    has_run, is_committing = threading.Event(), asyncio.Event()
 
     @hf.node
     async def stp_first() -> int:
-        closing.set()
+        has_run.set()
         return 1
 
     @hf.workflow(name=f"stp_closing_before_{kind}")
@@ -78,16 +79,18 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
 
     path = tmp_path / "runs.db"
     async with beside_a_server(), hf.open(url(path)) as engine:
-        write = engine.store.commit
+        loop, write = asyncio.get_running_loop(), engine.store.commit
 
         def commit(group: Any) -> Any:
-            while closing.is_set() and not engine.stopping:  # the end of the first body is on its way by then
-                time.sleep(0.001)
+            if has_run.is_set():  # the end of the first body, and the start of the second one
+                loop.call_soon_threadsafe(is_committing.set)
+                while not engine.stopping:
+                    time.sleep(0.001)
             return write(group)
 
         monkeypatch.setattr(engine.store, "commit", commit)
         run = await engine.start(closing_between, run_id="r")
-        await closing.wait()
+        await is_committing.wait()
     assert RUNS == [], "it did not begin where it could not end"
     async with hf.open(url(path)) as engine:
         run = engine.get("r")

@@ -19,7 +19,7 @@ from holdfast.engine.ownership import claim
 from holdfast.engine.run_handle import Run
 from holdfast.model.errors import StoreDamaged, StoreError
 from holdfast.store.row_types import MessageRow
-from tests.engine.kit import attempts, check_file, hold_time, until, url
+from tests.engine.kit import attempts, check_file, hold_time, opened_with, until, url
 
 RUNS = 30
 RAN: Counter[str] = Counter()
@@ -253,11 +253,10 @@ async def test_more_timers_than_are_woken_at_once_all_fire(db: Path, monkeypatch
 async def test_a_timer_fires_on_time_although_there_is_no_room_for_its_run(db: Path) -> None:
     done = asyncio.Event()
     async with hf.open(url(db), idle_seconds=0.0) as engine:
-        hold_time(engine)
+        clock = hold_time(engine)
         due = await engine.start(wak_asleep, name="due")
         await evicted(engine, 1)
-    async with hf.open(url(db), concurrency=1) as engine:
-        clock = hold_time(engine)
+    async with opened_with(clock, url(db), concurrency=1) as engine:
         staying = await engine.start(stays_until(done))
         clock.go_on()
         run = engine.get(due.run_id)
@@ -461,12 +460,11 @@ async def test_runs_with_mail_and_a_timer_that_is_due_take_no_room_that_is_not_t
         return answer
 
     async with hf.open(url(db), idle_seconds=0.0) as engine:
-        hold_time(engine)
+        clock = hold_time(engine)
         runs = [await engine.start(wak_answered) for _ in range(5)]
         await evicted(engine, 5)
         waits = [(await run.waits())[0] for run in runs]
-    async with hf.open(url(db), concurrency=1) as engine:
-        clock = hold_time(engine)
+    async with opened_with(clock, url(db), concurrency=1) as engine:
         staying = await engine.start(stays_until(done))
         for run, wait in zip(runs, waits, strict=True):
             payload = msgspec.json.encode({"wait_id": wait.wait_id, "value": "this one", "actor": "test"})
