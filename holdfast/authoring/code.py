@@ -16,31 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from holdfast.model.handlers import CodeLocation
-
-
-def module_name(fn: Callable[..., Any]) -> str:
-    """The module of a function; for `__main__` the name under which its file is loaded later."""
-    module = fn.__module__ or "__main__"
-    if module != "__main__":
-        return module
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:  # python -m package.module
-        return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None)
-    return importable(Path(file).resolve())[1] if file else "__main__"
-
-
-def importable(file: Path) -> tuple[Path, str]:
-    """The directory from which a file is imported, and its name there: `app.orders` for app/orders.py when app is a
-    package, else its stem. A script in a package has the name that everybody else imports it by, so that its handlers
-    are the same for all of them."""
-    parts = [] if file.stem == "__init__" else [file.stem]
-    directory = file.parent
-    while (directory / "__init__.py").is_file() and directory.name.isidentifier():
-        parts.insert(0, directory.name)
-        directory = directory.parent
-    return directory, ".".join(parts) or file.stem
+from holdfast.model.module_names import importable, module_name
 
 
 def handler_name(fn: Callable[..., Any]) -> str:

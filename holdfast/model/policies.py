@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.model.errors import InvalidInput, UsageError
 from holdfast.model.limits import DELAY_SECONDS_MAX
+from holdfast.model.module_names import module_name
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d|w)")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -79,7 +80,7 @@ HOPELESS = frozenset(
 
 def qualified_name(kind: type) -> str:
     """`ConnectionError`, `shop.payments.Declined`: how a class is named in policies and journals."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{module_name(kind)}.{kind.__qualname__}"
 
 
 def class_names(kind: type[BaseException]) -> tuple[str, ...]:

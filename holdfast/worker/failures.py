@@ -10,7 +10,6 @@ the same.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.events import ErrorInfo
 from holdfast.model.limits import ERROR_BYTES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_KINDS_BYTES_MAX
+from holdfast.model.module_names import modules_of
 from holdfast.model.policies import class_names
 from holdfast.model.values import encode, plain
 from holdfast.worker.loading import user_frames
@@ -223,9 +223,10 @@ def _loaded_class(name: str) -> type[Exception] | None:
     """An exception class by its qualified name, if its module is loaded; nothing is imported."""
     parts = name.split(".")
     for length in range(len(parts) - 1, -1, -1):  # a class may stand inside another one
-        found: Any = sys.modules.get(".".join(parts[:length]) or "builtins")
-        if found is not None:
+        for module in modules_of(".".join(parts[:length]) or "builtins"):
+            found: Any = module
             for part in parts[length:]:
                 found = getattr(found, part, None)
-            return found if isinstance(found, type) and issubclass(found, Exception) else None
+            if isinstance(found, type) and issubclass(found, Exception):
+                return found
     return None

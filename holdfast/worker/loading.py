@@ -21,10 +21,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from holdfast.authoring.code import importable
 from holdfast.model import handlers
 from holdfast.model.errors import UsageError
 from holdfast.model.handlers import CodeLocation
+from holdfast.model.module_names import importable
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.__file__) + os.sep
