@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -136,7 +137,7 @@ def restore(url: str, backup: Path, *, is_dead: IsDead, progress: Progress = lam
         with closing(SqliteContents(making)) as copy:
             epoch = next_epoch(max(copy.meta().epoch, before), copy.now())
             copy.mark(Standing(epoch, "restored"), token_step=RESTORED_TOKENS)
-        _finish(making)
+        _finish(making, replaces=target)
         return Restored(epoch, _replace(target, making, keeps=True))
 
 
@@ -205,20 +206,32 @@ def _copy_pages(reading: apsw.Connection, target: Path, progress: Progress) -> N
             progress(copying.page_count - copying.remaining, copying.page_count)
 
 
-def _finish(path: Path) -> int:
-    """Verify a copy that nobody has open, see that it is on the disk, and let nobody take another's log for its own;
-    its size."""
+def _finish(path: Path, *, replaces: Path | None = None) -> int:
+    """Verify a copy that no process has open, give it the access of the database that it is to replace, see that it is
+    on the disk, and keep any process from taking another's log for its own; return its size."""
     with closing(_unused(path)) as connection:
         damage = [str(line) for (line,) in connection.execute("PRAGMA integrity_check")]
     if damage != ["ok"]:
         raise StoreDamaged(f"what was copied is damaged, and so is what it was copied from: {damage[0]}")
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        if replaces is not None and replaces.exists():
+            _give_access(handle, replaces.stat())
         write_counter(handle, foreign_wal.backup_counter())
         os.fsync(handle)
         return os.fstat(handle).st_size
     finally:
         os.close(handle)
+
+
+def _give_access(handle: int, replaced: os.stat_result) -> None:
+    """Give a file the owner and the mode of the one that it is to replace: what root restores stays readable for the
+    user whose database it is. A user that may not give files away keeps the new one to itself."""
+    if os.geteuid() == 0:
+        os.fchown(handle, replaced.st_uid, replaced.st_gid)
+    made = os.fstat(handle)
+    if (made.st_uid, made.st_gid) == (replaced.st_uid, replaced.st_gid):
+        os.fchmod(handle, stat.S_IMODE(replaced.st_mode))
 
 
 def _put(making: Path, target: Path, *, replaces: bool) -> None:

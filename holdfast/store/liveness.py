@@ -5,7 +5,8 @@ another engine tell.
 Never: follows a path from a row. A row gives a base name; the folder is the one beside the database that is open here.
 So the row of a copied or foreign database leads to no file of another database.
 Invariants: a lock file names its store and its engine, and the engine's row names the file's inode. A file is unlinked
-only by a process that holds its lock. The folder and its files have the owner of the database file.
+only by a process that holds its lock. What an engine makes here, the folder and its file, has the owner of the database
+file; the folder is never reached through a symbolic link.
 On crash: the kernel drops the lock with the process; an engine that finds it free removes the file.
 """
 
@@ -109,33 +110,50 @@ class Locks:
             except PermissionError as error:
                 raise self._not_ours(error) from error
             except OSError as error:
+                if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                    raise StoreError(
+                        f"{self._folder} is a symbolic link or a file; engines keep their lock files in a folder of "
+                        "that name. Remove it, then try again."
+                    ) from error
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise StoreFull(f"The disk of {path} is full. Free some space, then resume.") from error
                 raise StoreError(f"{path} cannot be made: {error}") from error
         raise StoreError(f"{path} cannot be made: another program removes {self._folder} again and again")
 
     def _try_to_take(self, path: Path, engine: str) -> LockFile:
-        with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(mode=0o700)
-        self._give_to_owner(path.parent)
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Work through a descriptor of the folder, which is not a link: a link would let the owner of the database
+        choose where root makes a file, and which folder root gives away."""
+        is_new = True
         try:
-            self._give_to_owner(fd)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(fd, self._content(engine))
-            return LockFile(path, fd)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            os.close(fd)
-            raise
+            path.parent.mkdir(mode=0o700)
+        except FileExistsError:
+            is_new = False
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if is_new:
+                self._give_to_owner(folder)
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(path.name, flags, 0o600, dir_fd=folder)
+            try:
+                self._give_to_owner(fd)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.write(fd, self._content(engine))
+                return LockFile(path, fd)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path.name, dir_fd=folder)
+                os.close(fd)
+                raise
+        finally:
+            os.close(folder)
 
-    def _give_to_owner(self, made: Path | int) -> None:
-        """What root makes belongs to the owner of the database, who could not enter it otherwise."""
+    def _give_to_owner(self, made: int) -> None:
+        """Give what root has made to the owner of the database, who could not enter it otherwise."""
         assert self._database is not None
         if os.geteuid() == 0:
             owner = self._database.stat()
             with contextlib.suppress(PermissionError):  # a root that may not do this, in a container
-                os.chown(made, owner.st_uid, owner.st_gid)
+                os.fchown(made, owner.st_uid, owner.st_gid)
 
     def _content(self, engine: str) -> bytes:
         return f"{self._store_id}\n{engine}\n".encode()

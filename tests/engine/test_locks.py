@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.ownership.lease import Lease
-from holdfast.model.errors import StoreReadOnly
+from holdfast.model.errors import StoreError, StoreReadOnly
 from holdfast.store import liveness
 from holdfast.store.clocks import SystemClock
 from holdfast.store.liveness import LockFile, Locks, life_of
@@ -193,7 +193,7 @@ def test_an_engine_that_opens_while_another_one_removes_the_folder_tries_again(
 
     def open_late(path: Path, *args: int, **options: int) -> int:
         opened.append(path)
-        if len(opened) < 4:
+        if len(opened) in (1, 3):  # before the folder is opened, and before the file in it is made
             folder.rmdir()
         return real_open(path, *args, **options)
 
@@ -201,7 +201,7 @@ def test_an_engine_that_opens_while_another_one_removes_the_folder_tries_again(
     lock = Locks(db, "store").take("eng_a")
     assert lock is not None
     assert files(db) == {"eng_a.lock"}
-    assert len(opened) == 4
+    assert len(opened) == 5
 
 
 def test_a_folder_of_another_user_is_an_error_that_says_what_to_do(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +224,27 @@ def test_what_root_makes_belongs_to_the_owner_of_the_database(db: Path) -> None:
     owners = {(path.stat().st_uid, path.stat().st_gid) for path in (folder, *folder.iterdir())}
     assert lock is not None
     assert owners == {(NOBODY, NOBODY)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for another user")
+def test_root_gives_away_only_a_folder_that_it_has_made(db: Path) -> None:
+    folder = db.with_name("runs.db-engines")
+    folder.mkdir(mode=0o700)
+    os.chown(db, NOBODY, NOBODY)
+    assert Locks(db, "store").take("eng_a") is not None
+    assert folder.stat().st_uid == 0
+
+
+def test_a_folder_that_is_a_symbolic_link_is_refused_and_nothing_is_made_or_given_away_behind_it(db: Path) -> None:
+    elsewhere = db.with_name("elsewhere")
+    elsewhere.mkdir()
+    before = elsewhere.stat()
+    db.with_name("runs.db-engines").symlink_to(elsewhere)
+    if os.geteuid() == 0:
+        os.chown(db, NOBODY, NOBODY)
+    with pytest.raises(StoreError, match="is a symbolic link or a file"):
+        Locks(db, "store").take("eng_a")
+    assert elsewhere.stat() == before
 
 
 # --- who is dead ---------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from holdfast.store import backups
 from holdfast.store.row_types import EngineRow, Standing
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.store.urls import store_at
-from tests.servers import PostgresServer
+from tests.servers import NOBODY, PostgresServer
 from tests.store.backup_kit import activate, files, fill, look, restore, store_id
 from tests.store.conformance.engines import engine_row
 from tests.store.conformance.store import make_runs, step
@@ -126,6 +126,18 @@ def test_a_damaged_database_is_replaced_and_kept_with_its_log(path: Path, kept: 
     assert done.replaced is not None
     assert Path(f"{done.replaced}-wal").read_bytes() == b"a log" * 100
     assert not Path(f"{path}-wal").exists()
+
+
+def test_a_restored_database_is_open_to_the_users_of_the_one_that_it_replaces(path: Path, kept: Path) -> None:
+    fill(path, 1)
+    backups.backup(str(path), kept)
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    before = path.stat()
+    restore(path, kept)
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
 
 
 def test_a_file_of_another_program_is_not_replaced(path: Path, kept: Path) -> None:
