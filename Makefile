@@ -2,6 +2,6 @@
 # Arguments: make test ARGS="tests/rules -k join"
 PYTHON ?= python3
 
-.PHONY: run check test setup lint bench soak lock
-run check test setup lint bench soak lock:
+.PHONY: run check test setup lint docs bench soak lock
+run check test setup lint docs bench soak lock:
 	@$(PYTHON) dev.py $@ $(ARGS)

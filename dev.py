@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The development commands: `python3 dev.py setup|run|check|test|lint|bench|soak|lock`.
+"""The development commands: `python3 dev.py setup|run|check|test|lint|docs|bench|soak|lock`.
 
 Owns: the virtual environments, the locked requirements, and the order of the checks.
 Needs: Python 3.11+ with pip and venv, and nothing else (the Makefile only calls this file).
@@ -35,15 +35,7 @@ WINDOWS = os.name == "nt"
 BIN = "Scripts" if WINDOWS else "bin"
 # Not the copy in an environment that is active now: it may be the one to be made anew.
 PYTHON = str(getattr(sys, "_base_executable", sys.executable))
-TYPED = (
-    "holdfast",
-    "tests/typing",
-    "tests/store/conformance",
-    "tests/store/oracle",
-    "examples",
-    "benchmarks",
-    "dev.py",
-)
+TYPED = ("holdfast", "tests/typing", "tests/store/conformance", "tests/store/oracle", "examples", "benchmarks", "docs")
 
 QUICK = ("model", "rules", "authoring", "worker", "store", "doctor", "branches", "test_public_api.py", "test_tidy.py")
 """What `check` runs of tests/: what needs no other process and no server."""
@@ -81,7 +73,7 @@ def lint(args: Sequence[str]) -> None:
     else:
         stage("ruff format: the layout of the code", [DEV.tool("ruff"), "format", "--check", "."])
     stage("ruff check: likely bugs, asyncio, security, imports", [DEV.tool("ruff"), "check", "."])
-    typed = [name for name in TYPED if has_python(ROOT / name)]
+    typed = [*(name for name in TYPED if has_python(ROOT / name)), "dev.py"]
     stage(f"mypy --strict: the types of {', '.join(typed)}", [DEV.tool("mypy"), "--strict", *typed])
     stage("lint-imports: imports point down the layers", [DEV.tool("lint-imports"), "--no-logo"])
     stage("deptry: what is imported is declared, what is declared is used", [DEV.tool("deptry"), "--no-ansi", "."])
@@ -117,6 +109,12 @@ def bench(args: Sequence[str]) -> None:
     hand_over([DEV.tool("holdfast"), "bench", *args])
 
 
+def docs(args: Sequence[str]) -> None:
+    """Write the reference pages that are made from the code."""
+    setup(args)
+    hand_over([DEV.python, "docs/generate.py"])
+
+
 def soak(args: Sequence[str]) -> None:
     """Run what is too long for each commit, and all properties with new random examples: arguments go to pytest."""
     setup()
@@ -138,7 +136,7 @@ def lock(args: Sequence[str]) -> None:
             environment.compile(bare.tool("uv"), upgrade="--upgrade" in args)
 
 
-COMMANDS = {command.__name__: command for command in (setup, run, check, test, lint, bench, soak, lock)}
+COMMANDS = {command.__name__: command for command in (setup, run, check, test, lint, docs, bench, soak, lock)}
 
 
 def main() -> None:

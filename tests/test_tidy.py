@@ -25,6 +25,7 @@ LONG_FILES: set[str] = {
     "holdfast/cli/bench/suites.py",
     "holdfast/inspect/doctor/legality.py",
     "holdfast/engine/engine.py",
+    "holdfast/model/errors.py",
     "holdfast/model/events.py",
     "holdfast/model/evolve.py",
     "holdfast/model/validation.py",

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from docs import generate
 from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
 
@@ -67,6 +68,11 @@ def diagram(table: Mapping[S, frozenset[S]], first: str, last: frozenset[S]) -> 
     lines += [f"    {now} --> {to}" for now in table for to in table if to in table[now]]
     lines += [f"    {status} --> [*]" for status in table if status in last]
     return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_the_pages_that_are_made_from_the_code_are_up_to_date(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text("utf-8") == generate.PAGES[page](), "run python3 dev.py docs"
 
 
 def test_every_test_named_by_the_requirements_exists() -> None:
