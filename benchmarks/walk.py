@@ -1,0 +1,226 @@
+"""Walk: how many pages a reader turns to follow one run through the code.
+
+    python benchmarks/walk.py            # a table
+    python benchmarks/walk.py --json
+
+A profiler hook (`sys.setprofile`) records every call of a function of Holdfast while a graph of two nodes, whose bodies
+await once, runs on a SQLite file. Each walk is made once before it is measured, so that definitions are registered,
+statements are prepared and caches are filled. What the engine's poll loop does meanwhile is in it, therefore each walk
+is measured several times and the median by changes of file is shown.
+
+- calls: calls of functions, and resumptions of coroutines and generators
+- functions, files: how many different ones
+- changes: how often the next call is in another file: what a reader who follows the run pays for
+- text: the lines of these functions
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import holdfast as hf
+
+PACKAGE = str(Path(hf.__file__).parent) + os.sep
+REPEAT = 5
+GOALS = {
+    "start to result": (150, 30),
+    "respond to result": (130, None),
+    "fork to the new result": (450, None),
+    "resume in another process to the end": (400, None),
+}
+"""Changes of file, and files, at most."""
+
+
+class Walk:
+    """Records the calls of project functions on this thread while it is on."""
+
+    def __init__(self) -> None:
+        self.codes: list[CodeType] = []
+
+    def _record(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self.codes.append(frame.f_code)
+
+    def __enter__(self) -> Walk:
+        sys.setprofile(self._record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def figures(self) -> dict[str, int]:
+        files = [code.co_filename for code in self.codes]
+        functions = set(self.codes)
+        return {
+            "calls": len(files),
+            "functions": len(functions),
+            "files": len(set(files)),
+            "changes": sum(a != b for a, b in zip(files, files[1:], strict=False)),
+            "text": sum(len(inspect.getsourcelines(code)[0]) for code in functions),
+        }
+
+    def listing(self) -> list[str]:
+        """File and function of each call, in order."""
+        return [f"{code.co_filename.removeprefix(PACKAGE)}: {code.co_name}" for code in self.codes]
+
+
+# --- what is walked -------------------------------------------------------------------------------------------------
+
+
+@hf.node(name="walk_one")
+async def walk_one(n: int) -> int:
+    await asyncio.sleep(0)
+    return n + 1
+
+
+@hf.node(name="walk_two")
+async def walk_two(n: int) -> int:
+    await asyncio.sleep(0)
+    return n + 1
+
+
+@hf.workflow
+def walk_graph(n: int) -> Any:
+    return walk_two(n=walk_one(n=n))
+
+
+@hf.workflow
+def walk_question(n: int) -> Any:
+    return walk_two(n=hf.ask("How many?", about=walk_one(n=n), schema=int))
+
+
+@hf.node(name="walk_hang")
+async def walk_hang(n: int) -> int:
+    """Hang until the process is killed; in the process that resumes the run, return at once."""
+    if (ready := os.environ.get("WALK_READY")) is not None:
+        Path(ready).touch()
+        await asyncio.sleep(60)
+    await asyncio.sleep(0)
+    return n + 1
+
+
+@hf.workflow
+def walk_killed(n: int) -> Any:
+    return walk_hang(n=walk_one(n=n))
+
+
+Measured = Callable[[hf.Engine, Walk], Awaitable[None]]
+
+
+async def start_to_result(engine: hf.Engine, walk: Walk) -> None:
+    with walk:
+        run = await engine.start(walk_graph, n=1)
+        await run.result()
+
+
+async def respond_to_result(engine: hf.Engine, walk: Walk) -> None:
+    run = await engine.start(walk_question, n=1)
+    while not (waits := await run.waits()):
+        await asyncio.sleep(0.01)
+    with walk:
+        await run.respond(waits[0].wait_id, 2)
+        await run.result()
+
+
+async def fork_to_result(engine: hf.Engine, walk: Walk) -> None:
+    run = await engine.start(walk_graph, n=1)
+    await run.result()
+    with walk:
+        await run.fork(at="walk_two")
+        await run.result()
+
+
+async def embedded(measured: Measured, folder: str) -> list[Walk]:
+    walks = []
+    async with hf.open(f"sqlite:///{folder}/{measured.__name__}.db") as engine:
+        for _ in range(REPEAT + 1):
+            walks.append(walk := Walk())
+            await measured(engine, walk)
+    return walks[1:]
+
+
+def killed_and_resumed(folder: str) -> list[Walk]:
+    walks = []
+    for number in range(REPEAT + 1):
+        url, ready = f"sqlite:///{folder}/killed{number}.db", Path(folder, f"ready{number}")
+        child = multiprocessing.get_context("spawn").Process(target=_drive, args=(url, str(ready)))
+        child.start()
+        assert child.pid is not None
+        while not ready.exists():
+            child.join(0.01)
+            assert child.is_alive(), "the process that is to be killed has ended"
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        walks.append(asyncio.run(_resume(url)))
+    return walks[1:]
+
+
+def _drive(url: str, ready: str) -> None:
+    os.environ["WALK_READY"] = ready
+
+    async def drive() -> None:
+        async with hf.open(url) as engine:
+            await (await engine.start(walk_killed, run_id="killed", n=1)).result()
+
+    asyncio.run(drive())
+
+
+async def _resume(url: str) -> Walk:
+    with Walk() as walk:
+        async with hf.open(url) as engine:
+            await engine.get("killed").result()
+            sys.setprofile(None)
+    return walk
+
+
+def measure() -> dict[str, Walk]:
+    """The median of each walk, by changes of file."""
+    with tempfile.TemporaryDirectory() as folder:
+        walks = {
+            "start to result": asyncio.run(embedded(start_to_result, folder)),
+            "respond to result": asyncio.run(embedded(respond_to_result, folder)),
+            "fork to the new result": asyncio.run(embedded(fork_to_result, folder)),
+            "resume in another process to the end": killed_and_resumed(folder),
+        }
+    return {
+        name: sorted(found, key=lambda walk: walk.figures()["changes"])[len(found) // 2]
+        for name, found in walks.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count the page turns of four walks through the code.")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--list", metavar="WALK", help="print every call of one walk, such as 'start'")
+    arguments = parser.parse_args()
+    walks = measure()
+    if arguments.list:
+        chosen = next(name for name in walks if name.startswith(arguments.list))
+        print("\n".join(walks[chosen].listing()))
+        return
+    figures = {name: walk.figures() for name, walk in walks.items()}
+    if arguments.json:
+        print(json.dumps(figures, indent=2))
+        return
+    columns = ("calls", "functions", "files", "changes", "text")
+    print(f"{'walk':38}" + "".join(f"{column:>11}" for column in columns) + "   goal")
+    for name, found in figures.items():
+        changes, files = GOALS[name]
+        goal = f"{changes} changes" + (f", {files} files" if files else "")
+        print(f"{name:38}" + "".join(f"{found[column]:11,}" for column in columns) + f"   {goal}")
+
+
+if __name__ == "__main__":
+    main()
