@@ -149,12 +149,15 @@ class _Installed:
 
     __slots__ = ("before", "engines", "factory")
 
-    def __init__(self, before: Factory | None) -> None:
+    def __init__(self, before: Factory | None, engines: int) -> None:
         self.before = before
         self.factory = _numbering(before or _plain_task)
-        self.engines = 0
+        self.engines = engines
 
 
+_making: set[int] = set()
+"""The coroutines, by their `id`, that a factory has numbered and is making a task of: a factory of ours below it, with
+one of another library between them, does not number them again."""
 _installed: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Installed] = weakref.WeakKeyDictionary()
 
 
@@ -163,7 +166,7 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
     now = loop.get_task_factory()
     found = _installed.get(loop)
     if found is None or found.factory is not now:
-        found = _installed[loop] = _Installed(now)
+        found = _installed[loop] = _Installed(now, 0 if found is None else found.engines)
         loop.set_task_factory(found.factory)
     found.engines += 1
 
@@ -201,21 +204,25 @@ def _create(
 ) -> Any:
     """Number a task before it is made: an eager one begins to run while it is made."""
     global _given_a_context
+    if id(coro) in _making:
+        return make(loop, coro, **options)
     scope = creator.of_new_task(coro)
     context = options.get("context")
-    if context is not None and _set_in(context, scope):
+    is_set = context is not None and _set_in(context, scope)
+    token = None if is_set else current_scope.set(scope)
+    _making.add(id(coro))
+    try:
         task = make(loop, coro, **options)
-    else:
-        token = current_scope.set(scope)
-        try:
-            task = make(loop, coro, **options)
-        finally:
+    finally:
+        _making.discard(id(coro))
+        if token is not None:
             current_scope.reset(token)
     scope.task = weakref.ref(task)
     if context is not None:
         if _given_a_context is None:
             _given_a_context = weakref.WeakKeyDictionary()
-        _given_a_context[task] = scope
+        now = context.get(current_scope, scope)  # an eager task may have entered a step already
+        _given_a_context[task] = now if now.task is not None and now.task() is task else scope
     return task
 
 

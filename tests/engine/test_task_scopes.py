@@ -327,6 +327,56 @@ async def test_two_engines_on_one_loop_share_the_factory(db: Path, tmp_path: Pat
     assert loop.get_task_factory() is None
 
 
+async def test_a_library_that_wraps_the_factory_between_two_engines_changes_no_scope(db: Path, tmp_path: Path) -> None:
+    lives = Lives(db)
+    loop = asyncio.get_running_loop()
+    scopes: list[str] = []
+
+    async def body(ctx: hf.Context) -> Any:
+        async def mine(name: str) -> Any:
+            found = scope_here()
+            assert found is not None
+            scopes.append(found.name)
+            return await ctx.step(lives.act, name)
+
+        if lives.life == 1:
+            found = await asyncio.gather(mine("a"), mine("b"))
+        else:
+            ours = loop.get_task_factory()
+            assert ours is not None
+            loop.set_task_factory(lambda loop, coro, **options: ours(loop, coro, **options))
+            async with hf.open(url(tmp_path / "other.db")):
+                found = await asyncio.gather(mine("a"), mine("b"))
+        await ctx.receive("go")
+        return found
+
+    try:
+        assert await lives.drive(body) == ["a", "b"]
+    finally:
+        loop.set_task_factory(None)
+    assert len(lives.done) == 2
+    assert scopes[:2] == scopes[2:]
+
+
+async def test_a_factory_set_between_two_engines_is_kept_and_numbers_until_the_last_has_closed(
+    db: Path, tmp_path: Path
+) -> None:
+    def own(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop = asyncio.get_running_loop()
+    first = hf.open(url(db))
+    await first.__aenter__()
+    loop.set_task_factory(own)
+    try:
+        async with hf.open(url(tmp_path / "other.db")) as engine:
+            await first.__aexit__(None, None, None)
+            assert await (await engine.start(tasks_under_run)).result(timeout=30) == [1, 2]
+        assert loop.get_task_factory() is own
+    finally:
+        loop.set_task_factory(None)
+
+
 async def test_a_factory_that_was_replaced_after_open_ends_the_body_that_would_not_be_found_again(db: Path) -> None:
     seen: list[str] = []
 
@@ -383,6 +433,34 @@ async def test_eager_tasks_have_their_scope_before_they_begin(db: Path) -> None:
     loop.set_task_factory(asyncio.eager_task_factory)
     try:
         assert await lives.drive(body) == ["a", "b"]
+    finally:
+        loop.set_task_factory(None)
+    assert len(lives.done) == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has eager tasks from 3.12 on")
+async def test_a_step_that_an_eager_task_with_a_context_has_begun_keeps_its_scope(db: Path) -> None:
+    lives = Lives(db)
+
+    async def inner(ctx: hf.Context, name: str) -> Any:
+        return await ctx.step(lives.act, name)
+
+    async def crowd(ctx: hf.Context) -> Any:
+        await asyncio.sleep(0)  # from here on the task runs by itself
+        return await asyncio.create_task(inner(ctx, "inside"))
+
+    async def body(ctx: hf.Context) -> Any:
+        async def outer() -> Any:
+            return [await ctx.step(crowd), await asyncio.create_task(inner(ctx, "behind"))]
+
+        found = await asyncio.create_task(outer(), context=contextvars.copy_context())
+        await ctx.receive("go")
+        return found
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)
+    try:
+        assert await lives.drive(body) == ["inside", "behind"]
     finally:
         loop.set_task_factory(None)
     assert len(lives.done) == 2
