@@ -15,6 +15,8 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
+from struct import Struct
+from typing import Final
 from urllib.parse import quote
 
 import apsw
@@ -35,6 +37,11 @@ from holdfast.store.sqlite.sqlite_schema import SQLITE_MAGIC, header_fits, inspe
 NAME_SECONDS = 5.0
 """How long a database may be locked while no process has the index of its log open: one that opens or closes it does
 so for milliseconds."""
+
+_JOURNAL_HEADER: Final = Struct(">8s3I")
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+"""How a rollback journal of SQLite begins; then the number of its records, a random number, and how many pages the
+database had before."""
 
 WAL_BYTES, WAL_REST_BYTES, WAL_QUICK_SECONDS = 4 * 1024 * 1024, 12 * 1024 * 1024, 0.006
 """A WAL that is already there is overwritten in place, which makes a commit 1.3 to 2 times as quick as one that makes
@@ -57,8 +64,8 @@ def find_file(path: Path, *, create: bool, allow_network: bool) -> OpenFile:
         _create(path)
     elif not path.exists():
         raise StoreMissing(f"there is no database {path}.")
-    elif path.stat().st_size == 0:  # somebody is making one, or a full disk kept somebody from it
-        raise StoreMissing(f"there is no database in {path} yet: the file is empty.")
+    elif _is_unmade(path):  # a process is making one, or a full disk or a power loss kept a process from it
+        raise StoreMissing(f"there is no database in {path} yet: the file is empty, or was never completed.")
     return OpenFile(path)
 
 
@@ -68,7 +75,7 @@ def open_writer(file: OpenFile, vfs: str | None = None) -> apsw.Connection:
     if file.is_alone:
         _refuse_another_name(file)
         foreign_wal.set_aside_foreign(file, Path(f"{path}-wal"))
-        if path.stat().st_size == 0:
+        if _is_unmade(path):
             _open_wal(path, vfs).close()  # the schema first, so that the WAL is free to be grown
         if header_fits(file.header()):
             foreign_wal.renumber_backup(file, Path(f"{path}-wal"))
@@ -76,6 +83,22 @@ def open_writer(file: OpenFile, vfs: str | None = None) -> apsw.Connection:
     connection = _open_wal(path, vfs)
     file.connected(Path(connection.filename_wal), Path(f"{connection.filename}-shm"))
     return connection
+
+
+def _is_unmade(path: Path) -> bool:
+    """Whether a file is empty, or was empty until a process wrote its first page and the power was lost: then SQLite's
+    rollback journal beside it says that it had no page, and SQLite makes it empty again. The page may be torn."""
+    if path.stat().st_size == 0:
+        return True
+    try:
+        with Path(f"{path}-journal").open("rb") as journal:
+            header = journal.read(_JOURNAL_HEADER.size)
+    except FileNotFoundError:
+        return False
+    if len(header) < _JOURNAL_HEADER.size:
+        return False
+    magic, _, _, pages_before = _JOURNAL_HEADER.unpack(header)
+    return bool(magic == _JOURNAL_MAGIC and pages_before == 0)
 
 
 def _refuse_another_name(file: OpenFile) -> None:

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,15 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.model.errors import NewerStore, NotOurStore, OutcomeUnknown, StoreError, StoreFull, StoreReadOnly
+from holdfast.model.errors import (
+    NewerStore,
+    NotOurStore,
+    OutcomeUnknown,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    StoreReadOnly,
+)
 from holdfast.model.run_format import FORMAT
 from holdfast.store.checks import Ask
 from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
@@ -388,6 +397,33 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
     store.open()
     make_runs(store, 1)
     store.close()
+
+
+def test_a_file_whose_first_page_a_power_loss_has_torn_becomes_a_database(path: Path) -> None:
+    """SQLite's journal says that there was nothing in it before, and what is in it now need not even be a header."""
+    path.write_bytes(bytes(4_096))
+    sector, page = 512, 4_096
+    journal = bytes.fromhex("d9d505f920a163d7") + struct.pack(">5I", 0, 0x42527A59, 0, sector, page)
+    Path(f"{path}-journal").write_bytes(journal.ljust(sector, b"\0"))
+    with pytest.raises(StoreMissing):
+        SqliteStore(str(path), create=False).open()
+    store = SqliteStore(str(path))
+    store.open()
+    make_runs(store, 1)
+    store.close()
+    assert integrity(path) == "ok"
+    assert not Path(f"{path}-journal").exists()
+
+
+@pytest.mark.parametrize("pages_before", [0, 1])
+def test_a_torn_journal_beside_a_file_that_is_no_database_proves_nothing(path: Path, pages_before: int) -> None:
+    path.write_bytes(b"nothing of ours" * 300)
+    journal = bytes.fromhex("d9d505f920a163d7") + struct.pack(">3I", 0, 0, pages_before)
+    Path(f"{path}-journal").write_bytes(journal if pages_before else journal[:19])
+    before = contents(path.parent)
+    with pytest.raises(NotOurStore):
+        SqliteStore(str(path)).open()
+    assert contents(path.parent) == before
 
 
 def test_a_directory_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
