@@ -23,7 +23,7 @@ from holdfast.authoring.waiting import ask, pend, receive, sleep
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
-from holdfast.model.current import Current, current
+from holdfast.model.current import Current, current, set_bare_context
 from holdfast.model.errors import (
     ChildFailed,
     DeadlinePassed,
@@ -50,14 +50,17 @@ from holdfast.model.errors import (
     UnknownRun,
     UsageError,
 )
-from holdfast.model.failed import Failed
+from holdfast.model.events import Failed
 from holdfast.model.policies import Retry
-from holdfast.model.questions import Escalate
+from holdfast.model.texts import Escalate
 from holdfast.model.views import Wait
 from holdfast.opening import open_engine as open
 from holdfast.opening import run
+from holdfast.worker.bare_context import context as _bare_context
 from holdfast.worker.context import Context, SyncContext
 from holdfast.worker.racing import Won
+
+set_bare_context(_bare_context)
 
 __all__ = [
     "ChildFailed",

@@ -21,12 +21,10 @@ from holdfast.authoring.placed import Placed
 from holdfast.authoring.refs import refs_in, trace_error
 from holdfast.authoring.signatures import Signature
 from holdfast.model import handlers
-from holdfast.model.activation import BodyContext, bare_context, current_body
-from holdfast.model.compensations import compensation_problem, inputs_taken
-from holdfast.model.current import receiving
+from holdfast.model.current import BodyContext, bare_context, current_body, receiving
 from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.expressions import Expr
-from holdfast.model.handlers import Handler, Parameter
+from holdfast.model.handlers import Handler, Parameter, compensation_problem, inputs_taken
 from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.problems import PRIORITIES, Problem, priority_problem
 from holdfast.model.values import decoder, encode, schema_of

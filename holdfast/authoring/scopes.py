@@ -18,8 +18,8 @@ from holdfast.authoring.refs import Ref, expression, trace_error, type_of
 from holdfast.authoring.signatures import Signature
 from holdfast.authoring.workflows import Workflow
 from holdfast.model.definition import Body
+from holdfast.model.events import Failed
 from holdfast.model.expressions import Expr
-from holdfast.model.failed import Failed
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT
 from holdfast.model.values import schema_of
 

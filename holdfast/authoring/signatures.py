@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.model.activation import BodyContext
-from holdfast.model.current import Current
+from holdfast.model.current import BodyContext, Current
 from holdfast.model.handlers import Parameter
 
 CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from holdfast.authoring.refs import Ref, close_matches, expression, frame_of, refs_in, trace_error
-from holdfast.model.activation import current_body
+from holdfast.model.current import current_body
 from holdfast.model.definition import NodeDef, Phase
 from holdfast.model.errors import UsageError
 from holdfast.model.expressions import Expr, nodes_of

@@ -16,7 +16,7 @@ from holdfast.authoring.refs import Ref, trace_error
 from holdfast.model import answers, texts
 from holdfast.model.errors import HoldfastError, Pended, UsageError
 from holdfast.model.policies import delay_seconds
-from holdfast.model.questions import NOTHING, Escalate, escalations, reminder_seconds
+from holdfast.model.texts import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from holdfast.authoring.placed import Placed
 from holdfast.authoring.refs import Ref, trace_error
 from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
 from holdfast.model import handlers, validation
-from holdfast.model.activation import current_body
 from holdfast.model.canonical import input_schema
+from holdfast.model.current import current_body
 from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Param, Settings
 from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow

@@ -24,7 +24,7 @@ from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from holdfast.model.errors import HoldfastError, RunSuspended
-from holdfast.model.ids import unique
+from holdfast.model.naming import unique
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.opening import open_engine
 from holdfast.store.row_types import MessageRow, RunRow

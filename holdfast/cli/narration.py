@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.cli import output
 from holdfast.cli.picture import ENDED, Picture
-from holdfast.model.instances import instance_text
 from holdfast.model.limits import SECOND
+from holdfast.model.naming import instance_text
 from holdfast.store.row_types import EventRow, NodeRow, RunRow
 
 BURST = 60

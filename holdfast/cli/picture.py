@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.cli import output, waiting
 from holdfast.inspect.wait_views import hold_of, wait_view
-from holdfast.model.compensations import is_undo
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.limits import SECOND
+from holdfast.model.naming import is_undo
 from holdfast.model.views import Wait
 from holdfast.store.row_types import EventRow, NodeRow, RunRow, WaitRow
 

@@ -9,11 +9,9 @@ import shlex
 from collections.abc import Sequence
 
 from holdfast.cli import output
-from holdfast.model.instances import instance_text
 from holdfast.model.limits import SECOND
-from holdfast.model.time_text import iso
-from holdfast.model.views import Wait
-from holdfast.model.wait_words import ended_by
+from holdfast.model.naming import instance_text
+from holdfast.model.views import Wait, iso, wait_ended_by
 
 LISTED_MAX = 10
 """Waits that are listed with their commands; `holdfast show` has all of them."""
@@ -63,7 +61,7 @@ def lines(waits: Sequence[Wait], now: int, run_id: str, options: Sequence[str]) 
 
 def commands(waits: Sequence[Wait], options: Sequence[str], *, alone: bool = False) -> list[str]:
     """What can be typed to end some waits."""
-    typed = [ended_by(wait, alone=alone) for wait in _first(waits)]
+    typed = [wait_ended_by(wait, alone=alone) for wait in _first(waits)]
     return [output.line(shlex.join(("holdfast", *parts, *options))) for parts in typed if parts]
 
 

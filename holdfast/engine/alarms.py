@@ -12,9 +12,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.model.elapsed import Elapsed, due
-from holdfast.model.state import RunState, retry_timer
+from holdfast.model.state import RunState
 from holdfast.model.statuses import NodeStatus
+from holdfast.model.timers import Elapsed, due
 from holdfast.rules.draft import Draft
 from holdfast.rules.nodes import is_time
 from holdfast.store.clocks import Clock
@@ -92,7 +92,7 @@ class Alarms:
             if name not in self._timers:
                 self._timers[name] = self.call_at(due_at, state.lasting.get(name), self._ring_timer, name)
         for ns in draft.scheduled:
-            if ns.status is not NodeStatus.SCHEDULED or not ns.not_before or retry_timer(ns) in self._timers:
+            if ns.status is not NodeStatus.SCHEDULED or not ns.not_before or ns.start_timer in self._timers:
                 continue
             if not is_time(draft, ns):
                 lasting = _lasting(ns.not_before, draft)

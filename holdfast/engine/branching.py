@@ -24,8 +24,8 @@ from holdfast.engine.orders import check_run_id
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, HoldfastError, LeaseLost, NewerFormat, Refused, RunExists, StoreError
-from holdfast.model.ids import derived
 from holdfast.model.lineage import Branch, carried, fold, inherited
+from holdfast.model.naming import derived
 from holdfast.model.state import RunState
 from holdfast.rules import branches, cutting, previews
 from holdfast.rules.branches import Asked, Opening, Preview

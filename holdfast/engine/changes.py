@@ -19,7 +19,7 @@ from holdfast.engine.run.actor import RunActor
 from holdfast.engine.run.bodies import BodyPort
 from holdfast.model import commands as cmd
 from holdfast.model.errors import LeaseLost, Refused, Suspended
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules import nodes
 from holdfast.rules.branches import Asked

@@ -13,11 +13,11 @@ import msgspec
 from holdfast.engine.orders import Inputs
 from holdfast.model import answers, handlers, values
 from holdfast.model import events as ev
-from holdfast.model.captures import capture, captured, check_size
 from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode
 from holdfast.model.graph import NodePlan, Plan
 from holdfast.model.handlers import RegisteredWorkflow
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
+from holdfast.model.references import capture, captured, check_size
 from holdfast.model.state import RunState
 from holdfast.rules.branches import AnswerEdit, Edits
 from holdfast.rules.cutting import find

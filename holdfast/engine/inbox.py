@@ -20,8 +20,8 @@ from holdfast.engine.batching import Batch
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import NotYetApplied, Refused, UnknownRun
-from holdfast.model.ids import derived, unique
-from holdfast.model.run_format import is_newer, newer
+from holdfast.model.journal_format import is_newer, newer
+from holdfast.model.naming import derived, unique
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.rules.draft import Draft, Outcome

@@ -13,6 +13,7 @@ from holdfast.model.limits import BUFFERED_BYTES_MAX, BUFFERED_EVENTS_MAX
 from holdfast.model.policies import seconds
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RunStatus
+from holdfast.model.timers import is_start_timer
 from holdfast.rules.draft import Draft
 from holdfast.store.records.stored_values import Values
 
@@ -90,7 +91,7 @@ def _is_committed_first(entry: ev.Entry) -> bool:
     event = entry.event
     if isinstance(event, ev.NodeScheduled) and event.died:
         return True  # the death of its process is counted, whatever becomes of the engine
-    return isinstance(event, ev.TimerSet) and event.timer.startswith("retry:")
+    return isinstance(event, ev.TimerSet) and is_start_timer(event.timer)
 
 
 def _is_once(entry: ev.Entry, state: RunState) -> bool:

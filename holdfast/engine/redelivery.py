@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model.ids import derived
+from holdfast.model.naming import derived
 from holdfast.store.contract import Store
 from holdfast.store.row_types import MessageOutcome, MessageRow
 

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine.inbox import report_of_end
 from holdfast.engine.inspection import RunInspector
 from holdfast.model.errors import CorruptJournal, DefinitionError, Refused
-from holdfast.model.run_format import is_newer, newer
+from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.violations import Repair, Report, Violation
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, life_of

@@ -29,8 +29,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
-from holdfast.model.views import EventView, Wait
-from holdfast.model.wait_words import ended_by, of_run
+from holdfast.model.views import EventView, Wait, wait_ended_by, wait_words
 from holdfast.rules.branches import Asked
 from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
@@ -378,8 +377,8 @@ def resume_request(wait: str | None, path: str | None, vars: dict[str, Any] | No
 def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
     """What somebody is told who waited for a run that waits for others."""
     more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
-    command = shlex.join(("holdfast", *ended_by(waits[0], alone=len(waits) == 1)))
-    return RunSuspended(f"run {run_id} {of_run(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)
+    command = shlex.join(("holdfast", *wait_ended_by(waits[0], alone=len(waits) == 1)))
+    return RunSuspended(f"run {run_id} {wait_words(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)
 
 
 def _keys(keys: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.model import canonical
-from holdfast.model.ids import derived
+from holdfast.model.naming import derived
 from holdfast.model.state import HeldSignal
 from holdfast.rules.decide import Signal
 from holdfast.store.contract import Store

@@ -13,8 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.inspect import run_views
-from holdfast.model.time_text import iso, when
-from holdfast.model.views import EventView
+from holdfast.model.views import EventView, iso, when
 from holdfast.rules.branches import REQUESTS
 from holdfast.store.contract import Store
 from holdfast.store.records.history import History

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.inspect import run_views
-from holdfast.model.instances import instance_text
-from holdfast.model.state import RUN_TIMEOUT
+from holdfast.model.naming import instance_text
 from holdfast.model.statuses import NodeStatus
-from holdfast.model.time_text import humanize_duration, iso_or_none, times
+from holdfast.model.timers import RUN_TIMEOUT, QuestionTimer, question_timer
+from holdfast.model.views import humanize_duration, iso_or_none, times
 from holdfast.store.contract import Store
 from holdfast.store.records.state_rows import about_of, child_of
 from holdfast.store.row_types import NodeRow, TimerRow, WaitRow
@@ -89,15 +89,16 @@ class Reasons:
 
     def _steps(self, wait: WaitRow, about: dict[str, Any]) -> list[str]:
         """The next reminder of a question, and who is asked next, soonest first."""
-        mine = [timer for timer in self._timers if timer.timer.split(":")[1:2] == [wait.wait_id]]
-        return [self._step(timer, about) for timer in sorted(mine, key=lambda timer: timer.due_at)]
+        known = [(timer.due_at, question_timer(timer.timer)) for timer in self._timers]
+        mine = [(due_at, timer) for due_at, timer in known if timer is not None and timer.wait_id == wait.wait_id]
+        return [self._step(timer, due_at, about) for due_at, timer in sorted(mine, key=lambda found: found[0])]
 
-    def _step(self, timer: TimerRow, about: dict[str, Any]) -> str:
-        kind, _, number = timer.timer.split(":")
-        at = self._instant(timer.due_at)
-        if kind == "remind":
-            return f"the next reminder, after {int(number) - 1}, at {at}" if number != "1" else f"a reminder at {at}"
-        step = about["escalate"][int(number)]
+    def _step(self, timer: QuestionTimer, due_at: int, about: dict[str, Any]) -> str:
+        at = self._instant(due_at)
+        if timer.kind == "remind":
+            before = timer.number - 1
+            return f"the next reminder, after {before}, at {at}" if before else f"a reminder at {at}"
+        step = about["escalate"][timer.number]
         to = [str(step["assignee"])] if "assignee" in step else []
         to += [f"the basket {step['basket']}"] if "basket" in step else []
         return f"it goes to {' and '.join(to)} at {at}"

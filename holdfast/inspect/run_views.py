@@ -14,12 +14,11 @@ import msgspec
 from holdfast.inspect.wait_views import hold_of, waits_of, waits_of_all
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo
+from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, NewerFormat
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text, is_undo
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.model.time_text import iso_or_none, when
-from holdfast.model.views import EventView, Wait
+from holdfast.model.views import EventView, Wait, iso_or_none, when
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import event_of
 from holdfast.store.records.run_records import current_visits, fold_of, input_of, result_of, terminal_event
@@ -40,7 +39,7 @@ def _view(row: EventRow) -> EventView:
 
 def _is_unknown(row: EventRow) -> bool:
     try:
-        ev.decode(row.type, row.data)
+        journal_format.decode(row.type, row.data)
     except CorruptJournal as error:
         return isinstance(error, NewerFormat)
     return False

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.model.errors import NewerFormat
+from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.limits import WAITS_AT_ONCE
-from holdfast.model.run_format import is_newer, newer
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.model.time_text import iso_or_none, when
-from holdfast.model.views import Wait
+from holdfast.model.timers import is_start_timer
+from holdfast.model.views import Wait, iso_or_none, when
 from holdfast.store.contract import Store
 from holdfast.store.records.state_rows import about_of, child_of
 from holdfast.store.row_types import AskedRow, RunRow, TimerRow, WaitRow
@@ -130,7 +130,7 @@ def _rests(
 ) -> list[Wait] | None:
     if any(wait.kind == "pause" for wait in waits):
         return [wait_view(row.run_id, row.workflow, wait) for wait in waits]
-    if any(timer.timer.startswith("retry:") for timer in timers):  # also a start that is delayed
+    if any(is_start_timer(timer.timer) for timer in timers):  # also a start that is delayed
         return None
     found: list[Wait] = []
     for wait in waits:

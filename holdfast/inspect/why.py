@@ -25,12 +25,10 @@ from holdfast.model.capabilities import EngineCapabilities
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import CorruptJournal, DefinitionError, NewerFormat
 from holdfast.model.graph import handlers_of
-from holdfast.model.instances import instance_text
 from holdfast.model.limits import SUSPECT_RECOVERIES, WHY_NAMED_MAX
+from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.model.time_text import humanize_duration
-from holdfast.model.views import Wait
-from holdfast.model.wait_words import ended_by
+from holdfast.model.views import Wait, humanize_duration, wait_ended_by
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, life_of
 from holdfast.store.records.run_records import creation_of, terminal_event
@@ -236,7 +234,7 @@ class _Telling:
         if any(wait.kind == "pause" for wait in waits):
             waits = [wait for wait in waits if wait.kind == "pause"]
         alone = len(waits) == 1
-        ways = [f"`{shlex.join(('holdfast', *ended_by(wait, alone=alone)))}` {_ENDS[wait.kind]}" for wait in waits]
+        ways = [f"`{shlex.join(('holdfast', *wait_ended_by(wait, alone=alone)))}` {_ENDS[wait.kind]}" for wait in waits]
         text = f"To move it: {self._list(list(dict.fromkeys(ways)))}."
         if driven or not {wait.kind for wait in waits} & {"input", "signal"}:  # resuming it drives it as well
             return f"{text} {driven}".rstrip()

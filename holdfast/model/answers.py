@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.model import formats, values
+from holdfast.model import values
 from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
 from holdfast.model.limits import (
     ANSWER_PROBLEM_LENGTH_MAX,
@@ -24,8 +24,7 @@ from holdfast.model.limits import (
     ANSWER_SEARCHED_BYTES_MAX,
     SCHEMAS_COMPILED_MAX,
 )
-from holdfast.model.readable import unreadable
-from holdfast.model.schemas import at, check_width, resolved
+from holdfast.model.schemas import FORMAT_CHECKS, at, check_width, name_formats, resolved, unreadable
 
 if TYPE_CHECKING:  # 25 ms, and most processes never check an answer
     import jsonschema_rs
@@ -245,7 +244,7 @@ def _checker(schema: bytes) -> jsonschema_rs.Validator:
 
     check_width(values.plain(schema))
     return jsonschema_rs.validator_for(
-        schema.decode(), formats=formats.CHECKS, validate_formats=True, retriever=_refuse, mask=_VALUE
+        schema.decode(), formats=FORMAT_CHECKS, validate_formats=True, retriever=_refuse, mask=_VALUE
     )
 
 
@@ -255,7 +254,7 @@ def _part_checkers(schema: bytes) -> jsonschema_rs.ValidatorMap:
     import jsonschema_rs
 
     return jsonschema_rs.validator_map_for(
-        schema.decode(), formats=formats.CHECKS, validate_formats=True, retriever=_refuse
+        schema.decode(), formats=FORMAT_CHECKS, validate_formats=True, retriever=_refuse
     )
 
 
@@ -271,7 +270,7 @@ def _cached_schema(annotation: Any) -> Any:
 def _schema_with_formats(annotation: Any) -> Any:
     schema = copy.deepcopy(values.schema_of(annotation))
     if schema is not None:
-        formats.name_open_ones(annotation, schema)
+        name_formats(annotation, schema)
     return schema
 
 

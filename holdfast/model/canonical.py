@@ -19,7 +19,8 @@ from msgspec import inspect
 from holdfast.model import values
 from holdfast.model.definition import Param
 from holdfast.model.errors import DefinitionError, HoldfastError
-from holdfast.model.schemas import SET, is_of, resolved, with_types
+from holdfast.model.schemas import is_of, resolved, with_types
+from holdfast.model.values import SET
 
 Form = Callable[[Any, bool], Any]
 """What brings a decoded value into its form. The second argument says whether absent properties get their defaults: a

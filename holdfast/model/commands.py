@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.compensations import Instance, Undoable
-from holdfast.model.events import ErrorInfo, StepCompleted, StepFailed, StepStarted
+from holdfast.model.events import ErrorInfo, StepCompleted, StepFailed, StepStarted, StepUndo
+from holdfast.model.naming import Instance
 
 
 class _Command(msgspec.Struct, frozen=True, gc=False):
@@ -172,6 +172,24 @@ class ProvideParams(_Command, frozen=True):
 
     scope_path: str
     values: dict[str, Any]
+
+
+class Undoable(msgspec.Struct, frozen=True, gc=False):
+    """An instance that is left to compensate; provided by the engine."""
+
+    node: str
+    path: str
+    visit: int
+    output_seq: int
+    """The event that holds its output; 0: its outcome is unknown, and the compensation gets None."""
+    args: dict[str, Any] = {}
+    """Inputs that its compensation takes, located, by parameter."""
+    step: StepUndo | None = None
+    """What undoes it, where it is a step; its path is that of its compensation."""
+
+    @property
+    def instance(self) -> Instance:
+        return self.node, self.path, self.visit
 
 
 class ProvideUndo(_Command, frozen=True):

@@ -1,8 +1,9 @@
-"""Current: what a body or step may know about itself where it has no ctx.
+"""Current: whether a body runs here, and what its code may know about itself where it has no ctx.
 
-Owns: `Current`, `hf.current()`, and the context variable in which the worker says whose code runs. A thread that the
-worker starts has the context of its body or step; a `process=True` body is told through its pipe.
-Never: knows how a key is derived (worker).
+Owns: the context variables that the worker sets around a body or step, `Current` and `hf.current()`; the marker class
+by which `ctx` is found in a signature; and the bare context with which a node's function is called outside any body.
+A thread that the worker starts has the context of its body or step; a `process=True` body gets it through its pipe.
+Never: knows how a key is derived or what a context can do (worker).
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast.model.activation import BodyContext
 from holdfast.model.errors import UsageError
+
+current_body: ContextVar[str | None] = ContextVar("holdfast_current_body", default=None)
+"""The name of the handler whose body runs in this task or thread; the worker sets it around every body."""
+
+
+class BodyContext:
+    """What a body gets as its first parameter. The worker's `Context` is the only one that does anything."""
 
 
 class Current(BodyContext):
@@ -89,3 +96,18 @@ def receiving(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(current(), *args, **kwargs)
 
     return call
+
+
+_bare_contexts: list[Callable[[], BodyContext]] = []
+
+
+def set_bare_context(make: Callable[[], BodyContext]) -> None:
+    """Say how a context is made for a node's function that is called directly; the public API does so when loaded."""
+    _bare_contexts[:] = [make]
+
+
+def bare_context(name: str) -> Any:
+    """A context for calling the function `name` directly, outside tracing and outside any body."""
+    if not _bare_contexts:
+        raise UsageError(f"{name} takes a ctx: call {name}.fn(ctx, ...) with a context of your own")
+    return _bare_contexts[0]()

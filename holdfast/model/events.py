@@ -9,13 +9,10 @@ event is forever: new fields have defaults, types never change, names are never 
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.model.errors import CorruptJournal, NewerFormat
 from holdfast.model.policies import Retry
 
 
@@ -44,6 +41,16 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     def details(self) -> Any:
         """What `hf.Fail(details=...)` said."""
         return self.attributes.get("details")
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An item of a map with `errors="collect"` that failed: it stands in the list instead of the item's value."""
+
+    error: ErrorInfo
+
+    @property
+    def message(self) -> str:
+        return self.error.message
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -541,54 +548,3 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     visit: int = 1
     branch: int = 1
-
-
-_decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}
-new_hash = hashlib.blake2b(digest_size=16).copy  # a fifth of a link quicker than making one
-
-
-encode = msgspec.json.Encoder().encode
-"""An event's data as bytes."""
-
-
-def decode(type_name: str, data: bytes) -> Any:
-    """An event from its row. Raises CorruptJournal when the row is damaged, NewerFormat when its type or one of its
-    fields is not known here."""
-    decoder = _decoders.get(type_name)
-    if decoder is None:
-        raise NewerFormat(
-            f"the event type {type_name!r} is not known here: a newer Holdfast wrote it; upgrade this one"
-        )
-    try:
-        return decoder(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as e:
-        if "unknown field" in str(e):
-            what = f"a {type_name} event holds what is not known here ({e})"
-            raise NewerFormat(f"{what}: a newer Holdfast wrote it; upgrade this one") from None
-        raise CorruptJournal(f"a {type_name} event cannot be read: {e}") from None
-
-
-@functools.lru_cache(maxsize=64)
-def moment(visit: int, at: int, token: int) -> str:
-    """The events of a commit, and of many runs that go on together, share it."""
-    return f"{visit}|{at}|{token}|"
-
-
-def link(
-    previous: bytes,
-    run_id: str,
-    seq: int,
-    branch: int,
-    type_name: str,
-    node: str | None,
-    path: str | None,
-    visit: int,
-    at: int,
-    token: int,
-    data: bytes,
-) -> bytes:
-    """The hash of an event: over the one before it and everything in its row."""
-    head = f"{run_id}|{seq}|{branch}|{type_name}|{node}|{path}|{moment(visit, at, token)}"
-    hashed = new_hash()
-    hashed.update(previous + head.encode() + data)
-    return hashed.digest()

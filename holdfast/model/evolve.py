@@ -14,24 +14,13 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model import references
-from holdfast.model.compensations import is_undo, undone_by
 from holdfast.model.definition import Settings
-from holdfast.model.elapsed import Elapsed
 from holdfast.model.errors import IllegalTransition, InvalidInput
 from holdfast.model.graph import reading, step_undo_plan
-from holdfast.model.instances import instance_text, parse_instance
-from holdfast.model.state import (
-    RUN_TIMEOUT,
-    Counters,
-    GivenAnswer,
-    NodeState,
-    OpenScope,
-    RoundEnd,
-    RunState,
-    Ticket,
-    WaitState,
-)
+from holdfast.model.naming import instance_text, is_undo, parse_instance, undone_by
+from holdfast.model.state import Counters, GivenAnswer, NodeState, OpenScope, RoundEnd, RunState, Ticket, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
+from holdfast.model.timers import RUN_TIMEOUT, Elapsed
 
 _SCHEDULED, _RUNNING, _COMPLETED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, NodeStatus.COMPLETED
 _CREATED = RunStatus.CREATED

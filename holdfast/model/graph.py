@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.model.compensations import UNDO
 from holdfast.model.definition import Body, Definition, NodeDef
 from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
+from holdfast.model.naming import UNDO
 
 _VAR = "$"
 """Marks variables among the inputs while captures are collected; no name begins with it."""

@@ -1,13 +1,14 @@
 """Handlers: the registry that turns a name in a definition into a function in this process.
 
-Owns: name to handler, and name to workflow, for the code that was loaded here.
+Owns: name to handler, and name to workflow, for the code that was loaded here; which arguments a compensation gets: the
+output of what it undoes as its first argument, inputs of it by the names of its parameters.
 Never: imports code (see cli and opening), stores callables anywhere durable.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -131,3 +132,37 @@ def workflow_names() -> list[str]:
 def strict_workflow_names() -> list[str]:
     """Those that refuse to go on with code that has changed."""
     return sorted(_strict & _workflows.keys())
+
+
+# --- parameters of compensations -----------------------------------------------------------------------------------
+
+
+def first_parameter(params: Sequence[Parameter]) -> Parameter | None:
+    """The parameter of a compensation that gets the output."""
+    return next((p for p in params if not p.variadic and not p.keyword_only), None)
+
+
+def inputs_taken(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tuple[str, ...]:
+    """The parameters of a compensation that get inputs of the node it undoes: those named like parameters of it."""
+    first = first_parameter(undo)
+    known = {p.name for p in undone if not p.variadic}
+    return tuple(p.name for p in undo if p is not first and not p.variadic and p.name in known)
+
+
+def compensation_problem(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tuple[str, str] | None:
+    """Why a compensation could not be called, and what to do about it; None: it can."""
+    if first_parameter(undo) is None:
+        return (
+            "it has no parameter for the output that it is to undo",
+            "give it a first parameter that takes the output",
+        )
+    taken = inputs_taken(undo, undone)
+    missing = [p.name for p in undo if p.required and p is not first_parameter(undo) and p.name not in taken]
+    if not missing:
+        return None
+    there = ", ".join(p.name for p in undone if not p.variadic) or "none"
+    return (
+        f"nothing gives it a value for {', '.join(missing)}: its first parameter gets the output, further ones get the "
+        "inputs of their names",
+        f"name them like parameters of the node ({there}), or give them defaults",
+    )

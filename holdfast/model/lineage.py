@@ -14,11 +14,10 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import Instance, is_undo
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import evolve
 from holdfast.model.graph import NodePlan, Plan, ScopePlan
-from holdfast.model.instances import parse_instance
+from holdfast.model.naming import Instance, is_undo, parse_instance
 from holdfast.model.state import Key, RunState
 
 ROOT_BRANCH = 1

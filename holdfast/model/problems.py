@@ -1,6 +1,8 @@
-"""Problems: what can be wrong with the small things of a definition: names, numbers, settings, retry policies.
+"""Problems: what can be wrong with the small parts of a definition: names, numbers, settings, retry policies, targets.
 
-Owns: `Problem`, and the checks that need to know nothing about the graph (see validation.py for those that do).
+Owns: `Problem`, the checks that need to know nothing about the graph (see validation.py for those that do), and whether
+a run can continue at a node that a ticket or `hf.goto` names: one of the workflow itself, outside every map, loop and
+parallel route. The answer is the same when a definition is checked and when a body names a node.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.model import texts
-from holdfast.model.definition import DEFAULT_QUEUE, Settings
+from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Settings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, NODE_VISITS_MAX, PRIORITY_MAX
 from holdfast.model.policies import Retry, seconds
@@ -173,3 +175,35 @@ def choices(name: str, known: Collection[str], what: str) -> str:
 def _listed(names: Collection[str]) -> str:
     first = ", ".join(repr(name) for name in islice(names, LISTED_MAX))
     return first if len(names) <= LISTED_MAX else f"{first} and {len(names) - LISTED_MAX:,} more"
+
+
+# --- targets of tickets ------------------------------------------------------------------------------------------
+
+
+def target_problem(definition: Definition, target: str) -> tuple[str, str] | None:
+    """What is wrong with a target and what to do about it; None: it is one."""
+    if definition.kind == "code":
+        return "durable code has no nodes to go to", "use the control flow of the function itself"
+    for node in definition.nodes:
+        if node.id == target:
+            if not node.lane:
+                return None
+            return f"{target!r} lies in a branch of a parallel route", "go to a node before or behind the route"
+    around = _owner_of(target, definition.nodes)
+    if around is not None:
+        return f"{target!r} lies inside the body of {around!r}", f"go to {around!r}, or to a node outside it"
+    there = [n.id for n in definition.nodes if not n.lane]
+    return f"there is no node {target!r}", choices(target, there, "nodes")
+
+
+def _owner_of(target: str, nodes: Sequence[NodeDef]) -> str | None:
+    """The map or loop whose body has a node of this name."""
+    stack = [n for n in nodes if n.body is not None]
+    while stack:
+        owner = stack.pop()
+        for inner in owner.body.nodes if owner.body else ():
+            if inner.id == target:
+                return owner.id
+            if inner.body is not None:
+                stack.append(inner)
+    return None

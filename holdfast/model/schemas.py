@@ -1,21 +1,26 @@
-"""Schemas: finding the way inside a JSON Schema, and in the annotation that it was made from.
+"""Schemas: navigating a JSON Schema and the annotation that it was made from.
 
-Owns: what a part of a schema refers to, the keyword that marks a set, the bound on how many parts apply at once.
-Never: checks values (answers.py), fetches anything: a schema refers to nothing but its own parts.
+Owns: what a part of a schema refers to; the bound on how many parts apply at once; which texts each format takes, so
+that what passes its schema can also be read into its type; whether values of a type can be read from JSON at all.
+Never: checks values (answers.py), fetches anything: a schema refers only to its own parts. Knows no formats that are
+only texts (e-mail addresses, host names): the checker of schemas has those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
+import msgspec
 from msgspec import inspect
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.limits import SCHEMA_PARTS_MAX, SCHEMA_STEPS_MAX
-
-SET: Final = "x-holdfast-set"
-"""Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
+from holdfast.model.values import decoder, is_pydantic, union_members
 
 _REFERENCES_MAX: Final = 100
 """References from one to the next; more of them is a circle."""
@@ -184,3 +189,99 @@ def _known(annotation: Any, schema: Any) -> Iterator[tuple[inspect.Type, Any]]:
         yield inspect.type_info(annotation), schema
     except (TypeError, NotImplementedError):
         return
+
+
+# --- formats: texts that stand for an instant, a duration or bytes ------------------------------------------------
+
+
+def _reads_as(kind: type) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            msgspec.convert(text, kind)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    return check
+
+
+FORMAT_CHECKS: Final[dict[str, Callable[[str], bool]]] = {
+    name: _reads_as(kind)
+    for name, kind in (
+        ("date-time", datetime),
+        ("date", date),
+        ("time", time),
+        ("partial-time", time),
+        ("duration", timedelta),
+        ("uuid", UUID),
+        ("decimal", Decimal),
+        ("byte", bytes),
+    )
+}
+"""Whether a text is of a format. The codec decides: instants need no time zone, durations have no months."""
+
+_OPEN: Final = {inspect.DateTimeType: "date-time", inspect.TimeType: "time", inspect.BytesType: "byte"}
+"""Types whose texts msgspec's schemas say nothing about."""
+
+
+def name_formats(annotation: Any, schema: dict[str, Any]) -> None:
+    """Put `format` into the schema of this annotation wherever its type says more about a text than the schema does."""
+    for info, part in with_types(annotation, schema):
+        if (name := _OPEN.get(type(info))) and part.get("type") == "string":
+            part.setdefault("format", name)
+
+
+# --- whether values of a type can be read from JSON at all ----------------------------------------------------------
+
+
+def unreadable(annotation: Any) -> str | None:
+    """The part of a type that no JSON value can become; None when there is none. Raises InvalidInput when it is no type
+    for values at all."""
+    decoder(annotation)
+    found = [_unreadable(inspect.type_info(member), set()) for member in _members(annotation)]
+    return None if None in found else found[0]
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, of which one is enough; that nothing is allowed as well does not make it an answer."""
+    members = tuple(member for member in union_members(annotation) if member is not type(None))
+    return members or (annotation,)
+
+
+def _unreadable(kind: inspect.Type, above: set[int]) -> str | None:
+    """Depth first; a type inside itself is as readable as its other parts."""
+    if id(kind) in above:
+        return None
+    above = above | {id(kind)}
+    match kind:
+        case inspect.CustomType():
+            return None if _is_made_from_json(kind.cls) else kind.cls.__qualname__
+        case inspect.UnionType():
+            members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
+            found = [_unreadable(member, above) for member in members]
+            return None if None in found else found[0]
+    return next((wrong for part in _parts(kind) if (wrong := _unreadable(part, above))), None)
+
+
+def _parts(kind: inspect.Type) -> list[inspect.Type]:
+    """What every value of a type consists of; a field that may be left out need not be readable."""
+    match kind:
+        case inspect.CollectionType():
+            return [kind.item_type]
+        case inspect.TupleType():
+            return list(kind.item_types)
+        case inspect.DictType():
+            return [kind.key_type, kind.value_type]
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            return [field.type for field in kind.fields if field.required]
+    return []
+
+
+def _is_made_from_json(kind: type) -> bool:
+    """As `values.decoder` makes them: a model, a path, or something that a plain JSON value is already."""
+    if is_pydantic(kind) or issubclass(kind, pathlib.PurePath):
+        return True
+    try:
+        return any(issubclass(plain, kind) for plain in (dict, list, str, int, float, bool))
+    except TypeError:  # a protocol that cannot be asked
+        return False

@@ -17,20 +17,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import Instance, Undoable, is_undo, undoes_step, undone_by
+from holdfast.model.commands import Undoable
 from holdfast.model.definition import Settings
-from holdfast.model.elapsed import Elapsed, due
 from holdfast.model.graph import NodePlan, Plan, ScopePlan, step_undo_plan
-from holdfast.model.ids import derived
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import Instance, derived, instance_text, is_undo, undoes_step, undone_by
 from holdfast.model.ranges import Ranges
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
+from holdfast.model.timers import Elapsed, belongs_to, due, start_timer
 
 Key = tuple[str, str]
 """(node, path): an instance on its current visit."""
-
-RUN_TIMEOUT = "run_timeout"
-"""The timer of a run's own timeout."""
 
 
 class Counters(msgspec.Struct, gc=False, omit_defaults=True):
@@ -111,8 +107,22 @@ class NodeState(msgspec.Struct, gc=False):
         return (self.node, self.path)
 
     @property
+    def instance(self) -> Instance:
+        return (self.node, self.path, self.visit)
+
+    @property
+    def text(self) -> str:
+        """The instance as people write it."""
+        return instance_text(self.node, self.path, self.visit)
+
+    @property
     def settled(self) -> bool:
         return self.status in NODE_SETTLED
+
+    @property
+    def start_timer(self) -> str:
+        """The name of the timer that a late start waits for: a retry, or a node with a delay."""
+        return start_timer(self.node, self.path)
 
 
 class WaitState(msgspec.Struct, gc=False):
@@ -373,26 +383,11 @@ class RunState(msgspec.Struct, gc=False):
             self.changed.append(ns)
 
 
-def retry_timer(ns: NodeState) -> str:
-    """The name of the timer that a late start waits for: of a retry, or of a node with a delay."""
-    return f"retry:{ns.node}@{ns.path}"
-
-
-def reminder(wait_id: str, number: int) -> str:
-    """The name of the timer that brings the nth reminder of a question."""
-    return f"remind:{wait_id}:{number}"
-
-
-def escalation(wait_id: str, number: int) -> str:
-    """The name of the timer that hands a question on for the nth time."""
-    return f"escalate:{wait_id}:{number}"
-
-
 def timers_of(state: RunState, wait: WaitState) -> list[str]:
     """The timers that belong to a wait and are set: its deadline, reminders, escalations."""
     if not ("remind" in wait.about or "escalate" in wait.about):
         return [wait.wait_id] if wait.wait_id in state.timers else []
-    return [name for name in state.timers if name == wait.wait_id or name.split(":")[1:2] == [wait.wait_id]]
+    return [name for name in state.timers if name == wait.wait_id or belongs_to(name, wait.wait_id)]
 
 
 def code_hash(fingerprints: dict[str, str]) -> str:

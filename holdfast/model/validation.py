@@ -12,11 +12,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.model.compensations import compensation_problem, inputs_taken
 from holdfast.model.definition import Definition, NodeDef, read
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
-from holdfast.model.handlers import Handler
+from holdfast.model.handlers import Handler, compensation_problem, inputs_taken
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX
 from holdfast.model.ordering import cycles, kahn, topological_order
 from holdfast.model.problems import (
@@ -33,8 +32,8 @@ from holdfast.model.problems import (
     priority_problem,
     repeated,
     retry_problems,
+    target_problem,
 )
-from holdfast.model.targets import target_problem
 from holdfast.model.typecheck import mismatches
 
 SCOPE_DEPTH_MAX: Final = 50

@@ -25,7 +25,9 @@ import msgspec
 
 from holdfast.model.errors import HoldfastError, InvalidInput, NotSerialisable, ValueTooLarge
 from holdfast.model.limits import INLINE_LIMIT_BYTES, JSON_DEPTH_MAX
-from holdfast.model.schemas import SET
+
+SET: Final = "x-holdfast-set"
+"""Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
 
 # A key that was a number, a bool or not finite before it became text; texts that look alike only cost a second look.
 _NUMBER_KEY: Final = re.compile(rb'"(?:-?\d[\d.eE+-]*|true|false|nan|-?inf)":')

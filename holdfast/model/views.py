@@ -1,17 +1,18 @@
-"""Views: what programs get when they read a run, in shapes that all readers share.
+"""Views: what programs and people get when they read a run, in shapes that all readers share.
 
-Owns: `EventView` and `Wait` with their JSON forms, the same from Python, on the command line and over HTTP.
+Owns: `EventView` and `Wait` with their JSON forms, the same from Python, on the command line and over HTTP; a wait in
+words, and which verb with which ids ends it; instants, durations and counts as text.
 Never: reads anything (`inspect` makes them from a store).
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 
-from holdfast.model.time_text import iso, iso_or_none
+from holdfast.model.limits import SECOND
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -75,3 +76,75 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         shown["wait_id"] = self.wait_id or None
         shown["since"], shown["until"] = iso_or_none(self.since), iso_or_none(self.until)
         return shown
+
+
+# --- a wait in words ---------------------------------------------------------------------------------------------
+
+
+def wait_words(wait: Wait) -> str:
+    """What a run does that waits for this, behind its name: `waits for an answer: Ship this order?`"""
+    match wait.kind:
+        case "input":
+            return f"waits for an answer: {wait.question}"
+        case "signal":
+            return f"waits for the signal {wait.name!r}"
+        case "basket":
+            return f"lies in the basket {wait.basket!r}" + (f": {wait.error['message']}" if wait.error else "")
+        case "pause":
+            return f"is {wait.question}"
+    return f"is on hold: {wait.question}"
+
+
+def wait_ended_by(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:
+    """The verb that ends a wait, with its arguments; nothing when it ends by itself. `alone`: the run waits for
+    nothing else, so its id is enough."""
+    match wait.kind:
+        case "input":
+            return ("respond", wait.wait_id)
+        case "signal":
+            return ("signal", wait.run_id, str(wait.name), "PAYLOAD")
+        case "basket" if not alone:
+            return ("resume", wait.run_id, "--wait", wait.wait_id)
+        case "basket" | "pause" | "hold":
+            return ("resume", wait.run_id)
+    return ()
+
+
+# --- times as text -----------------------------------------------------------------------------------------------
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+
+
+def when(micros: int) -> datetime:
+    """The instant; the first or the last that can be shown, of one that lies beyond them."""
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _LAST if micros > 0 else _FIRST
+
+
+def iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_or_none(moment: int | datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return iso(moment if isinstance(moment, datetime) else when(moment))
+
+
+def humanize_duration(micros: int) -> str:
+    """`3 hours`, `1 minute`, `12 s`."""
+    seconds = max(0, micros) // SECOND
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size} {unit}{'s' if seconds >= 2 * size else ''}"
+    return f"{seconds} s"
+
+
+def times(count: int) -> str:
+    """`once`, `3 times`."""
+    return "once" if count == 1 else f"{count} times"

@@ -18,11 +18,12 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.graph import NodePlan
-from holdfast.model.instances import parse_instance
 from holdfast.model.lineage import Branch, scopes_around
+from holdfast.model.naming import parse_instance
 from holdfast.model.references import ABSENT, availability, lookup
-from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState, WaitState, retry_timer, timers_of
+from holdfast.model.state import NodeState, RunState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import nodes, questions, runs, scopes
 from holdfast.rules.draft import Draft, Refusal
 
@@ -239,7 +240,7 @@ def _end_phases(d: Draft, before: dict[str, str]) -> None:
 def _is_wanted(base: RunState, timer: str) -> bool:
     if timer == RUN_TIMEOUT or any(timer in timers_of(base, wait) for wait in base.waits.values()):
         return True
-    return any(ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == timer for ns in base.nodes.values())
+    return any(ns.status is NodeStatus.SCHEDULED and ns.start_timer == timer for ns in base.nodes.values())
 
 
 def _runs_again(ns: NodeState, opening: Opening, reopened: set[tuple[str, str]]) -> bool:

@@ -26,9 +26,10 @@ from typing import Any
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model.instances import instance_text
-from holdfast.model.state import RUN_TIMEOUT, NodeState, RunState
+from holdfast.model.naming import instance_text
+from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import seams
 from holdfast.rules.branches import REQUESTS, Opening
 from holdfast.rules.cutting import TERMINAL

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import Instance, body_of, is_undo, undoes_step, undone_by
 from holdfast.model.expressions import nodes_of
 from holdfast.model.graph import Plan
-from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.lineage import Dropped, scopes_around
+from holdfast.model.naming import Instance, body_of, instance_text, is_undo, parse_instance, undoes_step, undone_by
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import seams, tickets

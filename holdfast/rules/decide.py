@@ -15,6 +15,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
+from holdfast.model.timers import question_timer
 from holdfast.rules import nodes, pends, questions, races, recovery, resuming, runs, signals, tickets, undoing, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
@@ -157,10 +158,8 @@ def _fire(d: Draft, c: cmd.FireTimer) -> None:
     wait = d.state.waits.get(timer)
     if wait is not None and wait.kind != "timer":
         questions.expire(d, wait)
-    elif timer.startswith("remind:"):
-        questions.remind(d, timer)
-    elif timer.startswith("escalate:"):
-        questions.escalate(d, timer)
+    elif (of_question := question_timer(timer)) is not None:
+        (questions.remind if of_question.kind == "remind" else questions.escalate)(d, of_question)
     else:
         waits.fire(d, timer)
 

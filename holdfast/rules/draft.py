@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from holdfast.model import commands as cmd
-from holdfast.model.elapsed import Elapsed, due
 from holdfast.model.events import Entry, ErrorInfo, TimerFired, TimerSet
 from holdfast.model.evolve import evolve
-from holdfast.model.ids import derived
+from holdfast.model.naming import derived
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
+from holdfast.model.timers import Elapsed, due
 
 
 class Refusal(Exception):

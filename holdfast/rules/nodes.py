@@ -12,14 +12,13 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo, undone_by
 from holdfast.model.errors import InvalidInput
 from holdfast.model.graph import NodePlan, condition_left
-from holdfast.model.instances import instance_text
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
+from holdfast.model.naming import instance_text, is_undo, undone_by
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.references import ABSENT, PENDING, UNDONE, availability, inputs_of, judge, locate, lookup
-from holdfast.model.state import NodeState, OpenScope, RunState, retry_timer
+from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import scopes
 from holdfast.rules.draft import Draft, Refusal
@@ -148,14 +147,14 @@ def _schedule(d: Draft, ns: NodeState, attempt: int, start_at: int | None) -> No
     """An attempt may start, now or then. Before a late one the run can be suspended: a timer wakes it."""
     d.emit(ev.NodeScheduled(attempt, start_at), ns)
     if start_at is not None and start_at - d.now > RETRY_IN_MEMORY_SECONDS * SECOND:
-        d.set_timer(retry_timer(ns), start_at - d.now)
+        d.set_timer(ns.start_timer, start_at - d.now)
     d.scheduled.append(ns)
 
 
 def is_time(d: Draft, ns: NodeState) -> bool:
     """Whether a scheduled instance for which no timer is set may start. Such a start is never put off for longer than
     `RETRY_IN_MEMORY_SECONDS`: where it seems to be, the wall clock was set back meanwhile."""
-    if retry_timer(ns) in d.state.timers:
+    if ns.start_timer in d.state.timers:
         return False
     return not d.now < ns.not_before <= d.now + RETRY_IN_MEMORY_SECONDS * SECOND
 
@@ -191,7 +190,7 @@ def params_known(d: Draft, scope: OpenScope) -> None:
     """What was held back because a scope's parameters were not known goes on."""
     for ns in list(d.state.nodes.values()):
         if ns.path.startswith(scope.path) and not lacks_params(d, ns.scope):
-            if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) not in d.state.timers:
+            if ns.status is NodeStatus.SCHEDULED and ns.start_timer not in d.state.timers:
                 d.scheduled.append(ns)
             elif ns.status is NodeStatus.SUSPENDED and not ns.waits:
                 d.emit(ev.NodeResumed("params"), ns)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo
+from holdfast.model.naming import is_undo
 from holdfast.model.state import NodeState, WaitState
 from holdfast.rules import nodes, scopes, tickets, waits
 from holdfast.rules.draft import Draft

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import Instance, is_undo
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import nodes_of
 from holdfast.model.graph import NodePlan, Plan, condition_left
-from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.lineage import Branch, fold, inherited
+from holdfast.model.naming import Instance, instance_text, is_undo, parse_instance
 from holdfast.model.references import judge
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus

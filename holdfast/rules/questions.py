@@ -15,11 +15,12 @@ import msgspec
 from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.captures import captured
-from holdfast.model.compensations import is_undo
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import SECOND
-from holdfast.model.state import GivenAnswer, NodeState, WaitState, escalation, reminder
+from holdfast.model.naming import is_undo
+from holdfast.model.references import captured
+from holdfast.model.state import GivenAnswer, NodeState, WaitState
+from holdfast.model.timers import QuestionTimer
 from holdfast.rules import nodes, waits
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.rules.races import RACE
@@ -40,9 +41,9 @@ _ENDED = {
 def asked(d: Draft, wait: WaitState) -> None:
     """A question was put: its reminder and what happens when nobody answers are timers."""
     if "remind" in wait.about:
-        d.set_timer(reminder(wait.wait_id, 1), _micros(wait.about["remind"]))
+        d.set_timer(QuestionTimer("remind", wait.wait_id, 1).name, _micros(wait.about["remind"]))
     for number, step in enumerate(wait.about.get("escalate", ())):
-        d.set_timer(escalation(wait.wait_id, number), _micros(step["after"]))
+        d.set_timer(QuestionTimer("escalate", wait.wait_id, number).name, _micros(step["after"]))
 
 
 def given(d: Draft, c: cmd.OpenWait) -> GivenAnswer | None:
@@ -119,23 +120,21 @@ def expire(d: Draft, wait: WaitState) -> None:
 # --- while nobody answers ----------------------------------------------------------------------------------------
 
 
-def remind(d: Draft, timer: str) -> None:
+def remind(d: Draft, timer: QuestionTimer) -> None:
     """Time for a reminder: an event that whoever notifies people hears of."""
-    _, wait_id, count = timer.split(":")
+    _, wait_id, number = timer
     wait = d.state.waits[wait_id]
-    d.fire_timer(timer)
-    number = int(count)
+    d.fire_timer(timer.name)
     before = {"wait_id": wait_id, "reminders": number - 1}
     _edit(d, wait, "reminder", before, {"wait_id": wait_id, "reminders": number})
-    d.set_timer(reminder(wait_id, number + 1), _micros(wait.about["remind"]))
+    d.set_timer(QuestionTimer("remind", wait_id, number + 1).name, _micros(wait.about["remind"]))
 
 
-def escalate(d: Draft, timer: str) -> None:
+def escalate(d: Draft, timer: QuestionTimer) -> None:
     """Nobody has answered for long enough: the question goes to somebody else."""
-    _, wait_id, number = timer.split(":")
-    wait = d.state.waits[wait_id]
-    d.fire_timer(timer)
-    step = wait.about["escalate"][int(number)]
+    wait = d.state.waits[timer.wait_id]
+    d.fire_timer(timer.name)
+    step = wait.about["escalate"][timer.number]
     hand_on(d, wait, step.get("assignee"), step.get("basket"), "escalation")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo
+from holdfast.model.naming import is_undo
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules import nodes, questions, resuming, runs, scopes, waits

@@ -17,10 +17,10 @@ import msgspec
 from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.captures import captured, check_size
 from holdfast.model.errors import HoldfastError
 from holdfast.model.problems import near
-from holdfast.model.state import NodeState, WaitState, retry_timer
+from holdfast.model.references import captured, check_size
+from holdfast.model.state import NodeState, WaitState
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules import nodes, pends, questions, scopes, waits
 from holdfast.rules.draft import Draft, Refusal
@@ -148,7 +148,7 @@ def go_on(d: Draft, ns: NodeState) -> None:
             waits.wake_run(d, "takeover")
             d.emit(ev.NodeResumed("takeover"), ns)
             nodes.go_on(d, ns)
-        case NodeStatus.SCHEDULED if retry_timer(ns) not in d.state.timers and waits.may_start(d, ns):
+        case NodeStatus.SCHEDULED if ns.start_timer not in d.state.timers and waits.may_start(d, ns):
             d.scheduled.append(ns)
 
 

@@ -12,11 +12,10 @@ import msgspec
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import MissingCode
-from holdfast.model.ids import derived
-from holdfast.model.instances import instance_text
 from holdfast.model.limits import INLINE_LIMIT_BYTES, SECOND
-from holdfast.model.state import RUN_TIMEOUT
+from holdfast.model.naming import derived, instance_text
 from holdfast.model.statuses import NODE_SETTLED, RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import nodes, undoing, waits
 from holdfast.rules.draft import Draft, Refusal, ToRun
 from holdfast.rules.scopes import close_silently, withdraw

@@ -10,9 +10,9 @@ from __future__ import annotations
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import Expr
-from holdfast.model.ids import derived
+from holdfast.model.naming import derived
 from holdfast.model.references import choose_first, judge
-from holdfast.model.state import NodeState, OpenScope, RoundEnd, WaitState, retry_timer, timers_of
+from holdfast.model.state import NodeState, OpenScope, RoundEnd, WaitState, timers_of
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.rules.draft import Draft, ToRun
 
@@ -146,8 +146,8 @@ def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelle
     """Take an instance back: at once if it is not running, else by cancelling its body."""
     match ns.status:
         case NodeStatus.SCHEDULED:
-            if retry_timer(ns) in d.state.timers:
-                d.emit(ev.TimerCancelled(retry_timer(ns)))
+            if ns.start_timer in d.state.timers:
+                d.emit(ev.TimerCancelled(ns.start_timer))
             unknown = "unknown" if was_cut_off(ns) else None
             close_waits(d, ns, waits_are)
             d.emit(ev.NodeCancelled(reason, unknown, cause), ns)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo
-from holdfast.model.problems import near
+from holdfast.model.naming import is_undo
+from holdfast.model.problems import near, target_problem
 from holdfast.model.state import NodeState, Ticket
 from holdfast.model.statuses import NodeStatus
-from holdfast.model.targets import target_problem
 from holdfast.rules import nodes, scopes
 from holdfast.rules.draft import Draft
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import UNDO, Undoable, is_undo
+from holdfast.model.commands import Undoable
 from holdfast.model.definition import NodeDef
-from holdfast.model.state import NodeState, RunState, retry_timer
+from holdfast.model.naming import UNDO, is_undo
+from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules import nodes
 from holdfast.rules.draft import Draft, Refusal
@@ -60,7 +61,7 @@ def go_on(d: Draft) -> bool:
     if ns.status is NodeStatus.PENDING:
         d.emit(ev.NodeScheduled(1, undo=first.step), ns)
         d.scheduled.append(ns)
-    elif ns.status is NodeStatus.SCHEDULED and retry_timer(ns) not in state.timers:
+    elif ns.status is NodeStatus.SCHEDULED and ns.start_timer not in state.timers:
         d.scheduled.append(ns)  # another owner had scheduled it, or it failed and a person lets it try again
     return True
 
@@ -128,8 +129,8 @@ def _give_up_lacking(d: Draft) -> None:
 
 
 def _give_up(d: Draft, ns: NodeState, why: str) -> None:
-    if retry_timer(ns) in d.state.timers:
-        d.emit(ev.TimerCancelled(retry_timer(ns)))
+    if ns.start_timer in d.state.timers:
+        d.emit(ev.TimerCancelled(ns.start_timer))
     nodes.fail_for_good(d, ns, ev.ErrorInfo("not_undone", f"not undone, given up by a cancel: {why}"))
 
 

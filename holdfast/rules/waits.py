@@ -11,11 +11,10 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo, undone_by
-from holdfast.model.ids import derived
-from holdfast.model.instances import instance_text
-from holdfast.model.state import RUN_TIMEOUT, NodeState, WaitState, retry_timer, timers_of
+from holdfast.model.naming import derived, instance_text, is_undo, undone_by
+from holdfast.model.state import NodeState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import races
 from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
 from holdfast.rules.nodes import current, go_on, lacks_params, wake
@@ -113,7 +112,7 @@ def fire(d: Draft, timer: str) -> None:
         wake_run(d, timer)
         return
     for ns in d.state.nodes.values():
-        if ns.status is NodeStatus.SCHEDULED and retry_timer(ns) == timer:
+        if ns.status is NodeStatus.SCHEDULED and ns.start_timer == timer:
             if not d.state.fold.paused:
                 wake_run(d, "retry")
             if may_start(d, ns):
@@ -171,7 +170,7 @@ def suspend_run(d: Draft) -> None:
             case NodeStatus.SCHEDULED:
                 if state.undo and is_undo(ns.node) and not may_start(d, ns):
                     continue  # another compensation comes first
-                if retry_timer(ns) not in state.timers and not paused:
+                if ns.start_timer not in state.timers and not paused:
                     return
                 waiting = True
     if waiting and not d.finish and not (d.extras is not None and d.extras.params_wanted):

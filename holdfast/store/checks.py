@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.queries import NUMBER_MAX, Reads, run_row
 from holdfast.store.row_types import (
     BranchRow,

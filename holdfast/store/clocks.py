@@ -4,7 +4,7 @@ Owns: this machine's clock, and the one that all engines of a shared store go by
 Never: decides what is due or who is dead; it only says when now is.
 Invariants: of a shared store no engine is ahead of the store's clock, whatever its own machine's clock shows: what is
 to happen at an instant never happens early, and nobody is declared dead before his time. On SQLite durations are
-counted in elapsed time, which nobody can set (model/elapsed.py).
+counted in elapsed time, which nobody can set (model/timers.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from holdfast.model.elapsed import Elapsed
+from holdfast.model.timers import Elapsed
 from holdfast.store.contract import Store
 from holdfast.store.machine import boot_mark, elapsed_nanos
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.model.elapsed import Elapsed
+from holdfast.model.timers import Elapsed
 from holdfast.store.row_types import (
     AskedRow,
     BasketRow,

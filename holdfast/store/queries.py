@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.model.elapsed import Elapsed, due
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.timers import Elapsed, due
 from holdfast.store.row_types import (
     AskedRow,
     BasketRow,

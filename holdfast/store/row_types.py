@@ -42,7 +42,7 @@ class RunRow(msgspec.Struct, gc=False):
     last_engine: str | None = None
     """The engine that drove the run before whoever holds its lease now, or did last; None: nobody has given it up."""
     format: int = 1
-    """What a reader of the run must know (model/run_format.py)."""
+    """What a reader of the run must know (model/journal_format.py)."""
 
 
 class NodeRow(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast.testing.bare import context
+from holdfast.worker.bare_context import context
 
 if TYPE_CHECKING:
     from holdfast.testing.corrupting import corrupt

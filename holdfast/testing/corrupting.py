@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.engine.versions import Versions
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import UsageError
 from holdfast.model.lineage import fold
 from holdfast.store.records import state_rows
@@ -115,9 +116,9 @@ class _Patient:
     def append(self, event: Any) -> None:
         """One more event, properly linked, of which no row knows."""
         last = self.history.rows[-1]
-        seq, at, data, name = last.seq + 1, last.at, ev.encode(event), type(event).__name__
+        seq, at, data, name = last.seq + 1, last.at, journal_format.encode(event), type(event).__name__
         branch, token = self.row.branch, last.token
-        linked = ev.link(last.hash, self.row.run_id, seq, branch, name, None, None, 1, at, token, data)
+        linked = journal_format.link(last.hash, self.row.run_id, seq, branch, name, None, None, 1, at, token, data)
         row = (self.row.run_no, seq, branch, name, None, None, 1, at, token, linked, data)
         self.cursor.execute(_ADD_EVENT, row)
 
@@ -126,7 +127,7 @@ class _Patient:
         previous = b""
         for i, row in enumerate(self.history.rows):
             at = row.at - micros
-            hashed = ev.link(previous, self.row.run_id, *row[1:7], at, row.token, row.data)
+            hashed = journal_format.link(previous, self.row.run_id, *row[1:7], at, row.token, row.data)
             self.history.rows[i] = row._replace(at=at, hash=hashed)
             moved = (at, hashed, row.run_no, row.seq)
             self.cursor.execute("UPDATE run_events SET at = ?, hash = ? WHERE run_no = ? AND seq = ?", moved)

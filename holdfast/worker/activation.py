@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine import crash_points
 from holdfast.engine.ports import Attempt
 from holdfast.model import commands as cmd
-from holdfast.model.captures import captured, check_size
-from holdfast.model.compensations import is_undo
 from holdfast.model.current import Current
 from holdfast.model.errors import (
     BodyEnded,
@@ -33,6 +31,8 @@ from holdfast.model.errors import (
     UsageError,
 )
 from holdfast.model.events import ErrorInfo
+from holdfast.model.naming import is_undo
+from holdfast.model.references import captured, check_size
 from holdfast.model.values import encode
 from holdfast.worker import ending, parking, tasks
 from holdfast.worker.failures import describe

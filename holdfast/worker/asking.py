@@ -15,7 +15,7 @@ from holdfast.model import answers, texts
 from holdfast.model.errors import UsageError
 from holdfast.model.limits import DELAY_SECONDS_MAX, SECOND
 from holdfast.model.policies import delay_seconds
-from holdfast.model.questions import NOTHING, Escalate, escalations, reminder_seconds
+from holdfast.model.texts import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
 
 Deadline = float | str | timedelta | datetime

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
-from holdfast.model.failed import Failed
+from holdfast.model.events import Failed
 from holdfast.model.handlers import Handler
 from holdfast.model.references import UNDONE
 from holdfast.model.values import decoder

@@ -25,8 +25,7 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.model import handlers
-from holdfast.model.activation import current_body
-from holdfast.model.current import here
+from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyEnded, MissingCode
 from holdfast.model.handlers import Handler
 from holdfast.model.values import encode

@@ -16,9 +16,9 @@ import msgspec
 from holdfast.authoring import signatures
 from holdfast.authoring.nodes import Node
 from holdfast.model import events as ev
-from holdfast.model.compensations import inputs_taken
 from holdfast.model.errors import HoldfastError, InvalidInput
-from holdfast.model.ids import derived
+from holdfast.model.handlers import inputs_taken
+from holdfast.model.naming import derived
 from holdfast.model.policies import Retry
 from holdfast.model.values import encode
 from holdfast.worker.memory import Call

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers, texts
-from holdfast.model.activation import BodyContext
+from holdfast.model.current import BodyContext
 from holdfast.model.errors import (
     BodyEnded,
     ChildFailed,
@@ -36,9 +36,9 @@ from holdfast.model.errors import (
     Suspended,
     UsageError,
 )
-from holdfast.model.ids import derived
 from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
-from holdfast.model.questions import NOTHING
+from holdfast.model.naming import derived
+from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
 from holdfast.worker import checkpoints, racing
 from holdfast.worker.activation import Activation

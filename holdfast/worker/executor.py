@@ -17,8 +17,7 @@ import msgspec
 
 from holdfast.engine import crash_points
 from holdfast.engine.ports import Attempt
-from holdfast.model.activation import current_body
-from holdfast.model.current import here
+from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model import values
+from holdfast.model import journal_format, values
 from holdfast.model.errors import NotSerialisable, StepMismatch
-from holdfast.model.ids import derived
+from holdfast.model.naming import derived
 from holdfast.worker.strands import Strand, lane_scope, lanes_around, shown
 from holdfast.worker.tasks import scope_here
 
@@ -157,7 +157,7 @@ class Memory:
         """The memory that an instance's events (type and data) tell, since its last checkpoint."""
         memory = cls()
         for type_name, data in rows:
-            memory._learn(ev.decode(type_name, data))
+            memory._learn(journal_format.decode(type_name, data))
         return memory
 
     def _learn(self, e: Any) -> None:

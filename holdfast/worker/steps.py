@@ -21,8 +21,7 @@ from holdfast.authoring.workflows import Workflow
 from holdfast.engine.ports import Releasable, settle
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.activation import current_body
-from holdfast.model.current import here, receiving
+from holdfast.model.current import current_body, here, receiving
 from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.policies import NO_RETRY

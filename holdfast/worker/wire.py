@@ -15,8 +15,7 @@ import msgspec
 
 from holdfast.engine.ports import Attempt
 from holdfast.model import commands as cmd
-from holdfast.model import errors, handlers
-from holdfast.model import events as ev
+from holdfast.model import errors, handlers, journal_format
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import HoldfastError
 from holdfast.model.handlers import CodeLocation
@@ -233,7 +232,7 @@ def pack(command: Any) -> Packed:
 def unpack(packed: Packed) -> Any:
     if packed.event:
         step = msgspec.json.decode(packed.data, type=_RecordStep)
-        event: Any = ev.decode(packed.event, bytes(step.event))
+        event: Any = journal_format.decode(packed.event, bytes(step.event))
         return cmd.RecordStep(step.node, step.path, step.attempt, event, step.races, visit=step.visit)
     command = msgspec.json.decode(packed.data, type=getattr(cmd, packed.kind))
     if isinstance(command, cmd.OpenWait) and command.child is not None:

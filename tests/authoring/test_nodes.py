@@ -14,11 +14,11 @@ import pytest
 from holdfast.authoring.nodes import Node, node
 from holdfast.authoring.workflows import workflow
 from holdfast.model import handlers
-from holdfast.model.activation import BodyContext, current_body
+from holdfast.model.current import BodyContext, current_body
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.policies import Retry
-from holdfast.testing import bare
+from holdfast.testing import context
 
 if TYPE_CHECKING:
     from somewhere import Unknown
@@ -224,7 +224,7 @@ def test_a_default_that_only_python_can_hold_is_left_to_the_function() -> None:
 
 def test_outside_tracing_a_node_is_its_function() -> None:
     assert plain(1, note=2) == (1, 2)
-    assert asyncio.run(charge(Order("7"))) == f"{bare.context().run_id}:7:3"  # typed for graphs
+    assert asyncio.run(charge(Order("7"))) == f"{context().run_id}:7:3"  # typed for graphs
     assert charge.fn.__name__ == "charge"
 
 

@@ -12,7 +12,7 @@ from holdfast.authoring import graph as hf
 from holdfast.authoring import scopes
 from holdfast.authoring.nodes import node
 from holdfast.authoring.workflows import workflow
-from holdfast.model.activation import BodyContext
+from holdfast.model.current import BodyContext
 from holdfast.model.definition import Definition, NodeDef, decode
 from holdfast.model.errors import DefinitionError, TraceError, UsageError
 from holdfast.model.policies import Retry

@@ -13,10 +13,10 @@ from holdfast.authoring import graph as hf
 from holdfast.authoring import waiting
 from holdfast.authoring.nodes import node
 from holdfast.authoring.workflows import workflow
-from holdfast.model.activation import current_body
+from holdfast.model.current import current_body
 from holdfast.model.definition import Definition
 from holdfast.model.errors import HoldfastError, Pended, TraceError, UsageError
-from holdfast.model.questions import Escalate
+from holdfast.model.texts import Escalate
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from holdfast.authoring.nodes import node
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.model import handlers
-from holdfast.model.activation import BodyContext, current_body
+from holdfast.model.current import BodyContext, current_body
 from holdfast.model.definition import Settings, decode
 from holdfast.model.errors import DefinitionError, TraceError, UsageError
 

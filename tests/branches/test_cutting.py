@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
-from holdfast.model.instances import instance_text, parse_instance
 from holdfast.model.lineage import Branch, ancestry, branches_of, carried, fold, inherited, lineage
+from holdfast.model.naming import instance_text, parse_instance
 from holdfast.model.state import RunState
 from holdfast.rules import cutting
 from holdfast.rules.branches import Asked, Edits, Opening, begin, leave

@@ -25,7 +25,7 @@ from holdfast.engine.versions import Versions
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition, Settings
 from holdfast.model.errors import StoreError
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
 from holdfast.store.records.history import History
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.worker.executor import LocalExecutor

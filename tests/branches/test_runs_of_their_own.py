@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.branches import world
 from tests.branches.world import World, add, ended, total
@@ -121,7 +121,7 @@ async def test_no_event_is_copied_and_the_chain_goes_on_from_the_origin(db: Path
     hashed = next(row for row in own_rows(db, "o") if row.seq == cutoff).hash
     first = own[0]
     link = (first.seq, first.branch, first.type, first.node, first.path, first.visit, first.at, first.token, first.data)
-    assert ev.link(hashed, "copy", *link) == first.hash
+    assert journal_format.link(hashed, "copy", *link) == first.hash
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])
@@ -163,12 +163,15 @@ def lengthen(db: Path, run_id: str, count: int) -> None:
     store.close()
     at = next(i for i, event in enumerate(events) if event.type == "NodeFailed")
     sample = next(event for event in events if event.type == "StepCompleted")
-    step = ev.decode(sample.type, sample.data)
-    more = [sample._replace(data=ev.encode(msgspec.structs.replace(step, position=1000 + i))) for i in range(count)]
+    step = journal_format.decode(sample.type, sample.data)
+    more = [
+        sample._replace(data=journal_format.encode(msgspec.structs.replace(step, position=1000 + i)))
+        for i in range(count)
+    ]
     head, rows = b"", []
     for seq, event in enumerate([*events[:at], *more, *events[at:]], 1):
         fields = (seq, event.branch, event.type, event.node, event.path, event.visit, event.at, event.token, event.data)
-        head = ev.link(head, run_id, *fields)
+        head = journal_format.link(head, run_id, *fields)
         rows.append((row.run_no, *fields[:-1], head, event.data))
     connection = apsw.Connection(str(db))
     with connection:

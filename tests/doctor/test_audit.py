@@ -15,6 +15,7 @@ import pytest
 from holdfast.engine.versions import Versions
 from holdfast.inspect.doctor.audit import Audit
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.violations import Violation
 from holdfast.store.row_types import EventRow, Evidence
 from tests.doctor.ward import event, examine, harm, journal, opened, relink, repair, told
@@ -275,7 +276,7 @@ def fires_a_timer_that_was_never_set(rows: Rows) -> Rows:
 
 
 def fires_a_timer_too_early(rows: Rows) -> Rows:
-    timer = ev.decode("TimerSet", rows[where(rows, "TimerSet")].data).timer
+    timer = journal_format.decode("TimerSet", rows[where(rows, "TimerSet")].data).timer
     return [*rows, event(rows[-1], ev.TimerFired(timer))]
 
 
@@ -328,7 +329,7 @@ def undoes_in_the_wrong_order(rows: Rows) -> Rows:
 
 def fails_another_attempt(rows: Rows) -> Rows:
     at = where(rows, "NodeFailed", "ward_break")
-    failure = ev.decode("NodeFailed", rows[at].data)
+    failure = journal_format.decode("NodeFailed", rows[at].data)
     return [*rows[:at], event(rows[at], ev.NodeFailed(7, failure.error, closes=True)), *rows[at + 1 :]]
 
 
@@ -374,13 +375,13 @@ def cancels_a_timer_that_was_never_set(rows: Rows) -> Rows:
 
 def refuses_a_message_that_it_took(rows: Rows) -> Rows:
     at = where(rows, "MessageConsumed")
-    taken = ev.decode("MessageConsumed", rows[at].data)
+    taken = journal_format.decode("MessageConsumed", rows[at].data)
     return [*rows[: at + 1], event(rows[at], ev.MessageRefused(taken.message_id, "cancel")), *rows[at + 1 :]]
 
 
 def _other_branch(rows: Rows, **fields: int) -> Rows:
     at = where(rows, "BranchOpened")
-    opened = msgspec.structs.replace(ev.decode("BranchOpened", rows[at].data), **fields)
+    opened = msgspec.structs.replace(journal_format.decode("BranchOpened", rows[at].data), **fields)
     return [*rows[:at], event(rows[at], opened), *rows[at + 1 :]]
 
 
@@ -492,7 +493,7 @@ def test_a_takeover_explains_why_an_attempt_was_given_up(ward: Path) -> None:
 def test_a_clock_that_was_set_back_a_little_is_no_early_timer(ward: Path) -> None:
     rows = journal(ward, "asleep")
     set_at = where(rows, "TimerSet")
-    timer = ev.decode("TimerSet", rows[set_at].data)
+    timer = journal_format.decode("TimerSet", rows[set_at].data)
     fired = event(rows[-1], ev.TimerFired(timer.timer), at=timer.due_at - 500_000)
     linked = relink([*rows, fired], "asleep")
     assert "I30" in [v.code for v in audit_of(ward, "asleep").feed(linked)]

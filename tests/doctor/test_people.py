@@ -16,6 +16,7 @@ from holdfast.engine.versions import Versions
 from holdfast.inspect.doctor.audit import Audit
 from holdfast.inspect.doctor.check import check
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.store.clocks import SystemClock
 from holdfast.store.row_types import EventRow
 from tests.doctor.ward import event, examine, harm, journal, opened, relink, repair, told, ward_add
@@ -179,8 +180,8 @@ def at(rows: Rows, kind: str, nth: int = -1) -> int:
 
 def changed(rows: Rows, index: int, **fields: Any) -> Rows:
     """The same journal with other data in one event."""
-    data = msgspec.structs.replace(ev.decode(rows[index].type, rows[index].data), **fields)
-    return [*rows[:index], rows[index]._replace(data=ev.encode(data)), *rows[index + 1 :]]
+    data = msgspec.structs.replace(journal_format.decode(rows[index].type, rows[index].data), **fields)
+    return [*rows[:index], rows[index]._replace(data=journal_format.encode(data)), *rows[index + 1 :]]
 
 
 def doubled(rows: Rows, index: int) -> Rows:

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.engine.repairs import Repairs, treat
 from holdfast.inspect.doctor.check import check
 from holdfast.inspect.inspector import Inspector
-from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.violations import Report, Violation
 from holdfast.store.clocks import clock_of
 from holdfast.store.row_types import EventRow
@@ -177,7 +177,7 @@ def journal(path: Path, run_id: str) -> list[EventRow]:
 
 def event(like: EventRow, content: Any, **columns: Any) -> EventRow:
     """An event beside another one; `relink` gives it its place and its hash."""
-    return like._replace(type=type(content).__name__, data=ev.encode(content), **columns)
+    return like._replace(type=type(content).__name__, data=journal_format.encode(content), **columns)
 
 
 def relink(rows: list[EventRow], run_id: str) -> list[EventRow]:
@@ -185,7 +185,7 @@ def relink(rows: list[EventRow], run_id: str) -> list[EventRow]:
     linked: list[EventRow] = []
     previous = b""
     for seq, row in enumerate(rows, start=1):
-        previous = ev.link(
+        previous = journal_format.link(
             previous, run_id, seq, row.branch, row.type, row.node, row.path, row.visit, row.at, row.token, row.data
         )
         linked.append(row._replace(seq=seq, hash=previous))

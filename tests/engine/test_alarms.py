@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.alarms import LOOK_SECONDS, WALL_LOOK_SECONDS, Alarm
-from holdfast.model.elapsed import Elapsed
+from holdfast.model.timers import Elapsed
 
 SECOND = 1_000_000
 

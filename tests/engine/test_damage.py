@@ -15,7 +15,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
-from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, Refused, StoreDamaged
 from holdfast.store.row_types import EventRow, RunRow
 from tests.engine.kit import until, url
@@ -238,7 +238,7 @@ def rewrite(db: Path, change: dict[str, tuple[str, dict[str, Any]]]) -> None:
         for row in rows:
             kind, fields = change.get(row.type, (row.type, {}))
             data = msgspec.json.encode({**msgspec.json.decode(row.data), **fields}) if fields else row.data
-            previous = ev.link(previous, "r", row.seq, row.branch, kind, *row[4:9], data)
+            previous = journal_format.link(previous, "r", row.seq, row.branch, kind, *row[4:9], data)
             cursor.execute(
                 "UPDATE run_events SET type = ?, data = ?, hash = ? WHERE seq = ?", (kind, data, previous, row.seq)
             )

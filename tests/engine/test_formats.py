@@ -12,9 +12,9 @@ import pytest
 import holdfast as hf
 from holdfast.cli.main import main
 from holdfast.model import events as ev
-from holdfast.model import run_format
+from holdfast.model import journal_format
 from holdfast.model.errors import NewerFormat, NotYetApplied
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from tests.engine.kit import until, url
 
 ACTED: list[str] = []
@@ -125,7 +125,7 @@ async def test_commands_say_that_a_run_is_of_a_newer_format(db: Path, capsys: py
 async def test_writing_something_new_raises_the_format_in_the_same_commit(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(run_format.RAISES, ev.WaitClosed, lambda e: FORMAT + 1)
+    monkeypatch.setitem(journal_format.RAISES, ev.WaitClosed, lambda e: FORMAT + 1)
     async with hf.open(url(db)) as engine:
         run = await engine.start(for_asks, run_id="r")
         await until(lambda: engine.store.asked(), "it asks")
@@ -141,4 +141,4 @@ async def test_writing_something_new_raises_the_format_in_the_same_commit(
 
 
 def test_everything_that_this_version_writes_has_the_first_format() -> None:
-    assert (FORMAT, run_format.RAISES) == (1, {}), "a release that changes this says so in CHANGELOG.md"
+    assert (FORMAT, journal_format.RAISES) == (1, {}), "a release that changes this says so in CHANGELOG.md"

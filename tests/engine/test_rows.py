@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engine.signal_ids import held_signals
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.evolve import evolve
 from holdfast.model.state import HeldSignal, RunState
 from holdfast.store.records.state_rows import event_rows, wait_rows
@@ -46,7 +47,7 @@ def test_the_rows_of_a_commit_are_linked_as_whoever_checks_a_journal_links_them(
     entries = [ev.Entry(7 + i, at, e, *where, branch) for i, (e, *where, at, branch) in enumerate(events)]
     rows, _ = event_rows(state, entries, 3)
     for _, seq, branch, type_name, node, path, visit, at, token, hashed, data in rows:
-        head = ev.link(head, state.run_id, seq, branch, type_name, node, path, visit, at, token, data)
+        head = journal_format.link(head, state.run_id, seq, branch, type_name, node, path, visit, at, token, data)
         assert hashed == head
     assert state.head_hash == head
 

@@ -14,7 +14,7 @@ from holdfast.engine.ownership import load
 from holdfast.engine.run.turn import Turn
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.ids import unique
+from holdfast.model.naming import unique
 from holdfast.rules import decide, questions, resuming, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 from holdfast.store.sqlite.sqlite_store import SqliteStore

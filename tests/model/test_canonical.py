@@ -20,7 +20,7 @@ from holdfast.model import values
 from holdfast.model.canonical import InputForm, input_schema, same
 from holdfast.model.definition import Param
 from holdfast.model.errors import DefinitionError
-from holdfast.model.schemas import SET
+from holdfast.model.values import SET
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.model.readable import unreadable
+from holdfast.model.schemas import unreadable
 
 
 class Plain:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import StepMismatch
 from holdfast.worker.memory import Call, Memory, idempotency_key
 from tests.engine.kit import hold_time, until
@@ -61,7 +62,7 @@ class Life:
         return self.finish(self.make(name, args, scope, key), args)
 
     def write(self, event: Any) -> None:
-        self.journal.append((type(event).__name__, ev.encode(event)))
+        self.journal.append((type(event).__name__, journal_format.encode(event)))
 
 
 def first_life(calls: Iterable[Made]) -> list[tuple[str, bytes]]:

@@ -18,14 +18,14 @@ import msgspec
 from holdfast.engine import rule_inputs
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model import references, validation
-from holdfast.model.captures import capture
+from holdfast.model import journal_format, references, validation
 from holdfast.model.definition import Body, Definition, NodeDef, Param, Phase, Settings
 from holdfast.model.evolve import evolve
 from holdfast.model.expressions import evaluate, follow
 from holdfast.model.graph import compile_definition
 from holdfast.model.policies import Retry
-from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState, retry_timer
+from holdfast.model.references import capture
+from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes
 from holdfast.rules.draft import Draft, Outcome, Refusal, ToRun
@@ -334,7 +334,7 @@ class Play:
         delays = [
             ns.not_before
             for ns in self.state.nodes.values()
-            if ns.status is NodeStatus.SCHEDULED and ns.not_before and retry_timer(ns) not in self.state.timers
+            if ns.status is NodeStatus.SCHEDULED and ns.not_before and ns.start_timer not in self.state.timers
         ]
         self.now = max(self.now, min([*self.state.timers.values(), *delays]))
         fired = [name for name, at in self.state.timers.items() if at <= self.now]
@@ -348,7 +348,7 @@ class Play:
         for ns in list(self.state.nodes.values()):
             free = not self.state.fold.paused and (self.slots is None or len(self.running) < self.slots)
             due = ns.status is NodeStatus.SCHEDULED and ns.not_before <= self.now
-            if due and free and retry_timer(ns) not in self.state.timers:
+            if due and free and ns.start_timer not in self.state.timers:
                 self.tell(cmd.StartNode(ns.node, ns.path))
 
     def run(
@@ -589,7 +589,7 @@ class Play:
         state = RunState.new(self.plan, 1, self.state.run_id, START)
         for entry in self.entries:
             name = type(entry.event).__name__
-            stored = ev.decode(name, ev.encode(entry.event))
+            stored = journal_format.decode(name, journal_format.encode(entry.event))
             evolve(state, msgspec.structs.replace(entry, event=stored))
         return state
 

@@ -10,7 +10,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS
 from holdfast.model.policies import Retry
-from holdfast.model.state import RUN_TIMEOUT
+from holdfast.model.timers import RUN_TIMEOUT
 from tests.rules.play import RETRY_AT_ONCE, SECOND, START, Play, call, error, mapped, ref
 
 # --- retries -----------------------------------------------------------------------------------------------------

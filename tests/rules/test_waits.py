@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.state import retry_timer
 from tests.rules.play import RETRY_AT_ONCE, SECOND, START, Play, call, error, looped, mapped, ref
 
 HOUR = START + 3600 * SECOND
@@ -76,7 +75,7 @@ def test_a_scheduled_node_keeps_a_run_running_and_a_delayed_retry_does_not() -> 
     play.wait("a", until=HOUR)
     play.suspend("a")
     assert play.state.status == "running"
-    assert retry_timer(play.state.nodes["b", "."]) not in play.state.timers
+    assert play.state.nodes["b", "."].start_timer not in play.state.timers
 
 
 def test_a_body_that_waits_in_two_places_goes_on_with_the_first_answer() -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import DuplicateKey, StepMismatch
 from holdfast.worker.memory import Call, Memory, idempotency_key
 
@@ -29,7 +30,7 @@ def completed(call: Call, output: Any) -> tuple[str, bytes]:
         msgspec.Raw(msgspec.json.encode(output)),
         call.key,
     )
-    return "StepCompleted", ev.encode(event)
+    return "StepCompleted", journal_format.encode(event)
 
 
 def first_life(*calls: tuple[str, Any]) -> tuple[list[Call], list[tuple[str, bytes]]]:
@@ -207,14 +208,18 @@ def test_a_failed_step_is_tried_again_by_the_next_attempt_and_a_completed_one_is
         bad.scope, bad.position, bad.kind, bad.name, bad.digest, ev.ErrorInfo("error", "no"), None, 1, None
     )
     node_failed = ev.NodeFailed(1, ev.ErrorInfo("error", "no"), retryable=True)
-    rows = [completed(good, 0), ("StepFailed", ev.encode(failed)), ("NodeFailed", ev.encode(node_failed))]
+    rows = [
+        completed(good, 0),
+        ("StepFailed", journal_format.encode(failed)),
+        ("NodeFailed", journal_format.encode(node_failed)),
+    ]
     assert second_life(rows, ("good", 1), ("bad", 2)) == [0, "new"]
 
 
 def test_a_checkpoint_forgets_what_came_before_it() -> None:
     made, rows = first_life(("a", 1), ("b", 2))
     checkpoint = ev.NodeCheckpointed(msgspec.Raw(b"7"), {}, 1)
-    memory = Memory.read([*rows, ("NodeCheckpointed", ev.encode(checkpoint))])
+    memory = Memory.read([*rows, ("NodeCheckpointed", journal_format.encode(checkpoint))])
     assert (memory.checkpoint, memory.checkpoints, memory.calls) == (b"7", 1, 0)
     call = memory.call("", "step", "a", 1, None)
     assert memory.recall(call) is None

@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast.cli.bench.places import Execute, connected
-from holdfast.model.events import link
+from holdfast.model.journal_format import link
 from holdfast.store.urls import is_postgres, store_at
 
 NUMBERS = (

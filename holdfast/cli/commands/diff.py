@@ -9,7 +9,7 @@ import typer
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.inspect import branch_views
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
 from holdfast.store.records.history import History
 from holdfast.store.records.plans import Plans
 

@@ -9,7 +9,7 @@ import typer
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json
 from holdfast.model import capabilities
-from holdfast.model.time_text import humanize_duration, iso_or_none
+from holdfast.model.views import humanize_duration, iso_or_none
 from holdfast.store.liveness import Life, Locks, life_of
 from holdfast.store.row_types import EngineRow
 

@@ -11,7 +11,7 @@ from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.inspect import branch_views
 from holdfast.model.errors import UsageError
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import EventView
 from holdfast.store.records.history import History

@@ -14,9 +14,9 @@ from holdfast.cli.waiting import together
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
-from holdfast.model.compensations import is_undo
 from holdfast.model.definition import Definition
 from holdfast.model.errors import CorruptJournal, UnknownRun, UsageError
+from holdfast.model.naming import is_undo
 from holdfast.model.views import Wait
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import current_visits

@@ -11,9 +11,8 @@ from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json
 from holdfast.inspect.wait_views import baskets_json, views
 from holdfast.model import texts
-from holdfast.model.instances import instance_text
-from holdfast.model.time_text import humanize_duration, iso
-from holdfast.model.views import Wait
+from holdfast.model.naming import instance_text
+from holdfast.model.views import Wait, humanize_duration, iso
 from holdfast.store.row_types import BasketRow
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most this many.")]

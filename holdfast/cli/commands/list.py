@@ -14,8 +14,7 @@ from holdfast.inspect import run_views
 from holdfast.inspect.wait_views import hold_of, wait_view
 from holdfast.model.errors import UsageError
 from holdfast.model.statuses import RunStatus
-from holdfast.model.time_text import iso_or_none
-from holdfast.model.views import Wait
+from holdfast.model.views import Wait, iso_or_none
 from holdfast.store.contract import Store
 from holdfast.store.row_types import RunRow
 

@@ -13,10 +13,8 @@ from holdfast.cli import databases, forms, inputs, output, prompts, requests, se
 from holdfast.cli.options import Db, Json
 from holdfast.cli.requests import Actor, OfRun, WaitId
 from holdfast.model.errors import InvalidInput, UsageError
-from holdfast.model.instances import instance_text
-from holdfast.model.time_text import iso
-from holdfast.model.views import Wait
-from holdfast.model.wait_words import ended_by
+from holdfast.model.naming import instance_text
+from holdfast.model.views import Wait, iso, wait_ended_by
 
 ABOUT_LINES_MAX = 40
 """Of what a question is about; `holdfast show RUN --json` has all of it."""
@@ -50,7 +48,7 @@ def command(
     with databases.reading(db) as store:
         asked = databases.find_wait(store, wait, run)
     if asked.kind != "input":
-        end = " ".join(("holdfast", *ended_by(asked)))
+        end = " ".join(("holdfast", *wait_ended_by(asked)))
         raise UsageError(f"{asked.wait_id} asks nothing (it is a wait of kind {asked.kind}); `{end}` ends it")
     answer = _answer(asked, given, json)
     who, wait_id = requests.whoever(actor), asked.wait_id

@@ -26,7 +26,7 @@ from holdfast.engine.run_handle import Run
 from holdfast.inspect.wait_views import hold_of, resting, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.errors import UsageError
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import Wait
 from holdfast.opening import open_engine

@@ -22,7 +22,7 @@ from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.expressions import follow
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.model.time_text import iso_or_none
+from holdfast.model.views import iso_or_none
 from holdfast.store.contract import Store
 from holdfast.store.records.history import History
 from holdfast.store.records.journal import event_at

@@ -9,7 +9,7 @@ import typer
 from holdfast.cli import databases, inputs, requests, settings
 from holdfast.cli.options import Db, Json, RunId
 from holdfast.engine import signal_ids
-from holdfast.model.ids import unique
+from holdfast.model.naming import unique
 
 
 def command(

@@ -25,8 +25,8 @@ from collections.abc import Callable
 
 from holdfast.engine.committer import Committer
 from holdfast.model.errors import LeaseLost, OutcomeUnknown
-from holdfast.model.ids import unique
 from holdfast.model.limits import LOOP_STALL_SECONDS
+from holdfast.model.naming import unique
 from holdfast.store.clocks import Clock
 from holdfast.store.contract import Store
 from holdfast.store.liveness import NO_LOCK, LockFile, Locks, is_dead

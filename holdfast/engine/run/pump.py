@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from holdfast.engine.run.actor import Life, RunActor, WorkflowSlot
 from holdfast.engine.run.turn import Turn
 from holdfast.model import commands as cmd
-from holdfast.model.elapsed import Elapsed
 from holdfast.model.statuses import RunStatus
+from holdfast.model.timers import Elapsed
 from holdfast.store.records.journal import CANNOT_BE_READ
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from copy import copy
 
 from holdfast.inspect.doctor import comparing, legality
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, HoldfastError
 from holdfast.model.evolve import evolve
 from holdfast.model.graph import Plan
@@ -156,7 +157,7 @@ class Audit:
             return
         if token < self.token:
             self.report("I4", f"event {seq} carries token {token}, and the one before it {self.token}: {_ZOMBIE}", row)
-        expected = ev.link(self.hash, self.run_id, seq, branch, kind, node, path, visit, at, token, data)
+        expected = journal_format.link(self.hash, self.run_id, seq, branch, kind, node, path, visit, at, token, data)
         if found != expected:
             self._distrust("I3", f"event {seq} ({kind}) is not the one that was written: {_CHAIN}", row)
         # the chain goes on from what is there, so that one changed event is one violation
@@ -164,11 +165,11 @@ class Audit:
         if not (self.trusted and self.sound):
             return
         try:
-            event = ev.decode(kind, data)
+            event = journal_format.decode(kind, data)
         except CorruptJournal as error:
             self._distrust("I6", f"event {seq} cannot be read: {error.message}", row)
             return
-        if ev.encode(event) != data:
+        if journal_format.encode(event) != data:
             self.report("I6", f"event {seq} ({kind}) holds more than its type knows, or holds it otherwise", row)
         self._keep(row)
         self._fold(ev.Entry(seq, at, event, node, path, visit, branch))

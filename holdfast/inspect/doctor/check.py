@@ -15,8 +15,8 @@ from holdfast.inspect.doctor.proof import audit_of, prove
 from holdfast.inspect.doctor.survey import survey
 from holdfast.model import definition as definitions
 from holdfast.model.errors import CorruptJournal, DefinitionError, StoreError
+from holdfast.model.journal_format import is_newer
 from holdfast.model.limits import CLOCK_SLACK_MICROSECONDS, DOCTOR_RUNS_AT_ONCE, ORPHAN_SECONDS
-from holdfast.model.run_format import is_newer
 from holdfast.model.validation import check as problems_of
 from holdfast.model.violations import Repair, Report, Violation, violation
 from holdfast.store.clocks import Clock, clock_of

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo, step_path, undoes_step, undone_by
-from holdfast.model.instances import instance_text
+from holdfast.model.naming import instance_text, is_undo, step_path, undoes_step, undone_by
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.references import PENDING, availability, lookup
 from holdfast.model.state import NodeState

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.model.elapsed import Elapsed, due
+from holdfast.model.journal_format import newer
 from holdfast.model.limits import DOCTOR_PATIENCE_SECONDS, SECOND
-from holdfast.model.run_format import newer
-from holdfast.model.time_text import humanize_duration
+from holdfast.model.timers import Elapsed, due
+from holdfast.model.views import humanize_duration
 from holdfast.model.violations import Repair, Violation, violation
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Life, Locks, life_of

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from holdfast.model.elapsed import Elapsed
 from holdfast.model.errors import HoldfastError, OutcomeUnknown, ServerReadOnly, StoreError
+from holdfast.model.timers import Elapsed
 from holdfast.store.checks import Ask, Checks
 from holdfast.store.postgres.change_hints import Changes, Listener
 from holdfast.store.postgres.driver_internals import Raw, check_names, self_test

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import asyncpg
 
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.postgres.group_statement import Landing, portions, state_of_run

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, HoldfastError, NewerFormat, StoreDamaged, StoreError
-from holdfast.model.run_format import is_newer, newer
+from holdfast.model.journal_format import is_newer, newer
 from holdfast.store.contract import Store
 from holdfast.store.row_types import LinkedRow, RunRow
 
@@ -45,7 +45,10 @@ def check_link(row: LinkedRow) -> None:
     _, seq, branch, kind, node, path, visit, at, token, found, data, previous, run_id = row
     if previous is None and seq > 1:
         raise CorruptJournal(f"event {seq - 1} of run {run_id} is missing from its journal")
-    if ev.link(previous or b"", run_id or "", seq, branch, kind, node, path, visit, at, token, data) != found:
+    if (
+        journal_format.link(previous or b"", run_id or "", seq, branch, kind, node, path, visit, at, token, data)
+        != found
+    ):
         raise CorruptJournal(
             f"event {seq} ({kind}) of run {run_id} is not the one that was written: its hash does not follow from its "
             "content and the event before it"
@@ -63,6 +66,6 @@ def event_at(store: Store, row: RunRow, seq: int) -> Any:
 def readable(run_id: str, seq: int, type_name: str, data: bytes) -> Any:
     """An event, decoded. Raises CorruptJournal, which says of which event."""
     try:
-        return ev.decode(type_name, data)
+        return journal_format.decode(type_name, data)
     except CorruptJournal as error:
         raise type(error)(f"event {seq} of run {run_id}: {error.message}") from None

@@ -13,15 +13,14 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast.model import events as ev
-from holdfast.model.compensations import is_undo, undoes_step, undone_by
-from holdfast.model.elapsed import Elapsed
 from holdfast.model.errors import CorruptJournal
-from holdfast.model.events import encode, moment, new_hash
 from holdfast.model.evolve import wait_about
 from holdfast.model.graph import Plan, step_undo_plan
-from holdfast.model.run_format import RAISES, format_of
+from holdfast.model.journal_format import RAISES, encode, format_of, moment, new_hash
+from holdfast.model.naming import is_undo, undoes_step, undone_by
 from holdfast.model.state import Counters, Fold, NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
+from holdfast.model.timers import Elapsed
 from holdfast.store.row_types import EventRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
 
 UNREADABLE = (CorruptJournal, KeyError, ValueError, AssertionError)

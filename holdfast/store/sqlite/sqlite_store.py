@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar, cast
 
 import apsw
 
-from holdfast.model.elapsed import Elapsed
 from holdfast.model.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreGone
+from holdfast.model.timers import Elapsed
 from holdfast.store.checks import Ask, Checks
 from holdfast.store.row_types import Check, Commit, CommitResult, EngineRow, Health, MessageRow, Rebuilt, RunRow, Sent
 from holdfast.store.sql_files import load, migrations

@@ -16,7 +16,7 @@ import apsw
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.queries import run_row
 from holdfast.store.row_types import (
     OPENS_BRANCH,

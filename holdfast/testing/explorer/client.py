@@ -19,7 +19,7 @@ import msgspec
 from holdfast.engine.signal_ids import message_id as id_of_signal
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import answers as schemas
-from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.model.errors import InvalidInput, Refused
 from holdfast.model.limits import SECOND
 from holdfast.model.policies import seconds
@@ -219,7 +219,7 @@ class Client:
         """What was acknowledged and has not happened, or not once, or not in order."""
         closed: dict[str, list[Any]] = {}
         for (data,) in self._store.ask(_CLOSED):
-            event: Any = ev.decode("WaitClosed", data)
+            event: Any = journal_format.decode("WaitClosed", data)
             closed.setdefault(event.wait_id, []).append(event)
         for wait_id, told in self._done_with.items():
             yield from self._of_wait(wait_id, told, closed.get(wait_id, []))
@@ -242,7 +242,7 @@ class Client:
         """Where journals tell that a message was received."""
         found: dict[tuple[int, str], list[int]] = {}
         for run_no, seq, data in self._store.ask(_RECEIVED):
-            event: Any = ev.decode("MessageConsumed", data)
+            event: Any = journal_format.decode("MessageConsumed", data)
             found.setdefault((run_no, event.message_id), []).append(seq)
         return found
 

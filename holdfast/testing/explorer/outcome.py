@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.engine.changes import CODE_CHANGED
 from holdfast.model import events as ev
+from holdfast.model import journal_format
 from holdfast.testing.simulation.database import WorldDatabase
 
 _NODES = """
@@ -52,7 +53,7 @@ def read(store: WorldDatabase) -> Outcome:
 def _value(kind: str | None, data: bytes | None) -> Any:
     if kind is None or data is None:
         return None
-    match ev.decode(kind, data):
+    match journal_format.decode(kind, data):
         case ev.NodeCompleted(virtual=False, output=output) | ev.NodeSuspended(output=output):
             return bytes(output)
         case ev.RunCompleted(result=result):

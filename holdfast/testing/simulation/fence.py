@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.model.activation import current_body
+from holdfast.model.current import current_body
 from holdfast.model.errors import HoldfastError
 
 _REFUSED = {

@@ -1,14 +1,14 @@
 """Newer: what an engine of a later version of Holdfast leaves behind.
 
 Owns: `write`: a newer engine takes over what a dead one drove, appends an event of a type that this version does not
-know, and gives the runs back. With `marked` it raises their format, as the rule of model/run_format.py has it; without,
+know, and gives the runs back. With `marked` it raises their format, as model/journal_format.py asks; without,
 it has forgotten to.
 """
 
 from __future__ import annotations
 
-from holdfast.model import events as ev
-from holdfast.model.run_format import FORMAT
+from holdfast.model import journal_format
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.row_types import Commit, EventRow, RunChange, RunRow
 from holdfast.testing.simulation.database import WorldDatabase
 
@@ -32,7 +32,7 @@ def write(shared: WorldDatabase, dead: str, now: int, *, marked: bool) -> dict[i
 def _commit(row: RunRow, now: int, run_format: int) -> Commit:
     seq, data = row.last_seq + 1, b"{}"
     place = (seq, row.branch, UNKNOWN_TYPE, None, None, 1, now, row.token)
-    hashed = ev.link(row.head_hash, row.run_id, *place, data)
+    hashed = journal_format.link(row.head_hash, row.run_id, *place, data)
     event = EventRow(row.run_no, *place, hashed, data)
     times = (row.recoveries, row.started_at, row.finished_at)
     change = RunChange(seq, hashed, row.status, row.branch, None, *times, None, run_format)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.model.handlers import Parameter
-from holdfast.model.questions import NOTHING, Escalate
+from holdfast.model.texts import NOTHING, Escalate
 from holdfast.worker.context import Context
 from holdfast.worker.handlers.builtin import register
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.contract import Store
 from holdfast.store.row_types import Check, Commit, EngineRow, MessageRow, Rebuilt, RunRow, TimerRow, WaitRow
 from tests.store.conformance.store import (

@@ -12,7 +12,7 @@ from itertools import cycle
 
 import pytest
 
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.contract import Store
 from holdfast.store.row_types import EngineRow, MessageRow, RunStep, TimerRow
 from tests.store.conformance.store import Suite, change, claimable, make_runs, message, refusals, step

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.elapsed import Elapsed
+from holdfast.model.timers import Elapsed
 from holdfast.store.contract import Store
 from holdfast.store.row_types import (
     OPENS_BRANCH,

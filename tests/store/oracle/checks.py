@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from holdfast.model.run_format import FORMAT, is_newer
+from holdfast.model.journal_format import FORMAT, is_newer
 from holdfast.store.row_types import (
     OPENS_BRANCH,
     Check,

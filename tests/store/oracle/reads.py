@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from holdfast.model.elapsed import Elapsed, due
+from holdfast.model.timers import Elapsed, due
 from holdfast.store.row_types import (
     OF_PEOPLE,
     AskedRow,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from holdfast.model.run_format import is_newer
+from holdfast.model.journal_format import is_newer
 from holdfast.store.row_types import (
     BranchRow,
     EngineRow,

@@ -13,7 +13,7 @@ import pytest
 from holdfast.model.errors import (
     StoreFull,
 )
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import OWN_SETTINGS, translated
 from holdfast.store.postgres.postgres_schema import migrate

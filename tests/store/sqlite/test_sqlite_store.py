@@ -32,7 +32,7 @@ from holdfast.model.errors import (
     StoreMissing,
     StoreReadOnly,
 )
-from holdfast.model.run_format import FORMAT
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.checks import Ask
 from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, schema

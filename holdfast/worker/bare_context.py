@@ -1,4 +1,4 @@
-"""Bare: a context for calling a node's function by itself, in a REPL or a unit test. Nothing is remembered.
+"""Bare context: a context for calling a node's function by itself, in a REPL or a unit test. Nothing is remembered.
 
 from holdfast.testing import context
 receipt = await charge.fn(context(run_id="test"), order)
@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.model import answers as answers_model
-from holdfast.model.activation import BodyContext
-from holdfast.model.current import Current, here
+from holdfast.model.current import BodyContext, Current, here
 from holdfast.model.errors import InvalidInput, UsageError
-from holdfast.model.questions import NOTHING
+from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
 from holdfast.worker.node_log import NodeLog
 from holdfast.worker.racing import Won
