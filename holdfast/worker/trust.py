@@ -190,11 +190,12 @@ class _Source(importlib.machinery.SourceFileLoader):
 
 
 def _root_of(file: Path, name: str) -> Path:
-    """The directory from which `import name` finds this file. A name of several parts must be the file's own."""
+    """The directory from which `import name` finds this file. The name must be the file's own: a database that names
+    another one would put the file in the place of a module that other code imports."""
     place = file.parent if file.stem == "__init__" else file.with_suffix("")
-    parts = name.split(".")
-    if len(parts) == 1 and name.isidentifier():
+    if name == place.name:
         return place.parent
+    parts = name.split(".")
     if list(place.parts[-len(parts) :]) != parts:
         raise _not_loaded(str(file), f"the database calls it {name}, which is not what it would be imported as")
     return Path(*place.parts[: -len(parts)])

@@ -110,6 +110,9 @@ def test_what_is_imported_is_the_allowed_file_whatever_the_module_and_the_path_s
     assert load_recorded(code, STORE).__file__ == str(file)
     with pytest.raises(MissingCode, match=r"the database calls it os\.hf_shop"):
         load_recorded(recorded(file, module="os.hf_shop"), STORE)
+    with pytest.raises(MissingCode, match="calls it antigravity, which is not what it would be imported as"):
+        load_recorded(recorded(file, module="antigravity"), STORE)
+    assert "antigravity" not in sys.modules
 
 
 def test_a_file_of_a_package_is_imported_as_a_part_of_it(write: Write) -> None:
