@@ -104,9 +104,9 @@ def test(args: Sequence[str]) -> None:
 
 
 def bench(args: Sequence[str]) -> None:
-    """Measure this machine: arguments go to `holdfast bench`."""
+    """Measure this machine with every suite of benchmarks/, which gets the arguments."""
     setup()
-    hand_over([DEV.tool("holdfast"), "bench", *args])
+    hand_over([DEV.python, "-m", "benchmarks", *args])
 
 
 def docs(args: Sequence[str]) -> None:

@@ -126,13 +126,17 @@ def _options(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
-    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    """Run one command and return the exit code."""
+    return run_app(app, list(sys.argv[1:] if argv is None else argv) or ["--help"], "holdfast")
+
+
+def run_app(app: typer.Typer, args: list[str], name: str) -> int:
+    """Run a command line of ours: every error becomes one line and an exit code."""
     output.json_wanted = "--json" in args or "-ojson" in args or ("-o", "json") in itertools.pairwise(args)
     output.debug = bool(os.environ.get("HOLDFAST_DEBUG"))
     code: int
     try:
-        code = typer.main.get_command(app).main(args, prog_name="holdfast", standalone_mode=False) or 0
+        code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False) or 0
         output.flush()
     except KeyboardInterrupt:
         code = output.INTERRUPTED

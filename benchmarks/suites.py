@@ -1,94 +1,55 @@
 """Suites: each workload, measured.
 
 Owns: what is done, for how long, and which numbers come of it.
-Never: says what is good enough (targets.py) or shows anything (report.py).
+Never: says what is good enough (figures.py) or shows anything (report.py).
 Invariants: every repetition has a database of its own; the first run, which registers the definition, does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from itertools import pairwise
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import holdfast as hf
-from holdfast.cli.bench import bare, children, flat, restart, sharing, waiting, workflows
-from holdfast.cli.bench.places import Place
-from holdfast.cli.bench.reference import Bench, Sample, median, percentile
+from benchmarks import bare, children, flat, restart, sharing, waiting, workflows
+from benchmarks.sizes import SuiteSizes
+from holdfast.cli import measuring, workloads
+from holdfast.cli.measuring import Figures, Sample, median, percentile, with_reference
+from holdfast.cli.workloads import latency, throughput, timed
 from holdfast.inspect.doctor.check import check
 from holdfast.store.urls import store_at
+from holdfast.testing import explore
 
-Figures = dict[str, Any]
+Bench = measuring.Bench[SuiteSizes]
 
 
 def w1(bench: Bench) -> Figures:
-    """A chain of 100 durable steps, as a graph and as code; also beside a server, where the writer's thread commits."""
-    figures: Figures = {}
-    measured: list[Sample[Any]] = []
-    ways = (("", False, False), ("step_", True, False), ("serving_", False, True), ("serving_step_", True, True))
-    for prefix, code, serves in ways:
-        samples = [
-            bench.sample(lambda place: asyncio.run(_step_times(place.url, bench.sizes.chains, code, serves)))  # noqa: B023
-            for _ in bench.repeats(3)
-        ]
-        _latency(figures, prefix, samples)
-        measured += samples
-        name = f"W1 {'ctx.step' if code else 'graph'}{' beside a server' if serves else ''}"
-        commits = figures[f"{prefix}commits"]
-        bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
+    """A chain of 100 durable steps, as a graph and as code; also beside a server in the same event loop."""
+    figures = workloads.w1(bench)
+    chains = bench.sizes.chains
+    ways = (("serving_", "graph", workloads.graph_times), ("serving_step_", "ctx.step", workloads.code_times))
+    for prefix, name, work in ways:
+        latency(bench, figures, prefix, f"W1 {name} beside a server", lambda url: _serving(work(url, chains)))  # noqa: B023
     if bench.server is not None:
-        bare_times = [
-            bench.sample(lambda place: bare.step_times(place.url, bench.sizes.chains * 100)) for _ in bench.repeats(3)
-        ]
-        figures["bare_p50_ms"] = median([percentile(s.value, 50) for s in bare_times]) * 1e3
+        samples = [bench.sample(lambda place: bare.step_times(place.url, chains * 100)) for _ in bench.repeats(3)]
+        figures["bare_p50_ms"] = median([percentile(s.value, 50) for s in samples]) * 1e3
         figures["x_bare"] = figures["p50_ms"] / figures["bare_p50_ms"]
         bench.say(f"W1 of a bare loop: {figures['bare_p50_ms']:.3f} ms")
-    return _with_ref(figures, measured)
+    return figures
 
 
-@asynccontextmanager
-async def _serving(serves: bool) -> AsyncIterator[None]:
-    """Whether the loop listens for somebody."""
-    if not serves:
-        yield
-        return
+async def _serving(work: Awaitable[list[float]]) -> list[float]:
+    """Do `work` while the event loop listens on a socket."""
     async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
-        yield
-
-
-async def _step_times(url: str, chains: int, code: bool, serves: bool) -> list[float]:
-    marks, found = workflows.marks, list[float]()
-    async with hf.open(url) as engine, _serving(serves):
-        for number in range(chains + 1):
-            marks.clear()
-            if code:
-                run = await engine.start(workflows.code, steps=100)
-                assert await run.result() == 100
-                times = list(marks)
-            else:
-                run = await engine.start(workflows.chain100, x=0)
-                assert await run.result() == 100
-                times = [later - earlier for earlier, later in pairwise(marks)]
-            if number > 0:  # the first chain only warms up
-                found += times
-    marks.clear()
-    return found
+        return await work
 
 
 def w2(bench: Bench) -> Figures:
-    """1,000 runs of 10 steps at once, with bodies that await once, and with bodies that never do."""
-    figures = _throughput(bench, "W2", 5, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs)))
-    never = _throughput(
-        bench,
-        "W2 without an await",
-        5,
-        lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, workflows.chain10)),
-    )
-    figures |= {f"no_await_{name}": never[name] for name in ("steps_per_s", "cpu_us_per_step")}
+    """1,000 runs of 10 steps at once, with bodies that await once (the headline) and with bodies that never do."""
+    figures = workloads.w2(bench)
+    with bench.place() as place:
+        figures["group"] = asyncio.run(_runs_per_commit(place.url, bench.sizes.runs))
     if bench.server is not None:
         rates = [
             bench.sample(lambda place: bare.steps_per_second(place.url, bench.sizes.runs, 10)) for _ in bench.repeats(3)
@@ -99,16 +60,26 @@ def w2(bench: Bench) -> Figures:
     return figures
 
 
+async def _runs_per_commit(url: str, runs: int) -> float:
+    async with hf.open(url) as engine:
+
+        async def go(number: int) -> None:
+            assert await (await engine.start(workloads.awaiting10, x=number)).result() == number + 10
+
+        await go(0)
+        groups = engine.committer.commits
+        await asyncio.gather(*(go(number) for number in range(runs)))
+        return runs * 11 / (engine.committer.commits - groups)  # eleven commits of a run: its start, and one per step
+
+
 def w8(bench: Bench) -> Figures:
-    """The same with outputs of 1 KB."""
-    return _throughput(
-        bench, "W8", 3, lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs, workflows.wide10))
-    )
+    """W2 with outputs of 1 KB."""
+    return throughput(bench, "W8", 3, lambda place: asyncio.run(_wide_runs(place.url, bench.sizes.runs)))
 
 
 def w3(bench: Bench) -> Figures:
     """One run of 1,000 parallel nodes and a join."""
-    return _throughput(bench, "W3", 5, lambda place: asyncio.run(_fan_out(place.url, bench.sizes.width)))
+    return throughput(bench, "W3", 5, lambda place: asyncio.run(_fan_out(place.url, bench.sizes.width)))
 
 
 def w2x(bench: Bench) -> Figures:
@@ -117,10 +88,12 @@ def w2x(bench: Bench) -> Figures:
     many: list[float] = []
     samples: list[Sample[Figures]] = []
     for _ in bench.repeats(3):
-        found = bench.sample(lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.runs)), disk=False)
+        found = bench.sample(lambda place: asyncio.run(workloads.runs_at_once(place.url, bench.sizes.runs)), disk=False)
         few.append(found.value["cpu_us_per_step"])
         samples.append(
-            bench.sample(lambda place: asyncio.run(_runs_at_once(place.url, bench.sizes.more_runs)), disk=False)
+            bench.sample(
+                lambda place: asyncio.run(workloads.runs_at_once(place.url, bench.sizes.more_runs)), disk=False
+            )
         )
         many.append(samples[-1].value["cpu_us_per_step"])
         bench.say(f"W2x: {few[-1]:.1f} µs of CPU per step, with ten times the runs {many[-1]:.1f}")
@@ -130,25 +103,18 @@ def w2x(bench: Bench) -> Figures:
         "cpu_us_per_step_few": median(few),
         "steps_per_s": median([s.value["steps_per_s"] for s in samples]),
     }
-    return _with_ref(figures, samples)
+    return with_reference(figures, samples, disk=False)
 
 
-async def _runs_at_once(url: str, runs: int, workflow: hf.Workflow[Any, Any] = workflows.awaiting10) -> Figures:
+async def _wide_runs(url: str, runs: int) -> Figures:
     async with hf.open(url) as engine:
 
-        async def go(number: int) -> None:
-            if workflow is workflows.wide10:
-                text = await (await engine.start(workflow, text=workflows.PAD)).result()
-                assert len(text) == len(workflows.PAD)
-            else:
-                assert await (await engine.start(workflow, x=number)).result() == number + 10
+        async def go() -> None:
+            text = await (await engine.start(workflows.wide10, text=workflows.PAD)).result()
+            assert len(text) == len(workflows.PAD)
 
-        await go(0)
-        groups = engine.committer.commits
-        figures = await _timed(asyncio.gather(*(go(number) for number in range(runs))), runs * 10)
-        # every run has eleven commits: its start, and one per step
-        figures["group"] = runs * 11 / (engine.committer.commits - groups)
-        return figures
+        await go()
+        return await timed(asyncio.gather(*(go() for _ in range(runs))), runs * 10)
 
 
 async def _fan_out(url: str, width: int) -> Figures:
@@ -159,41 +125,16 @@ async def _fan_out(url: str, width: int) -> Figures:
             assert await (await engine.start(fan, x=0)).result() == width
 
         await go()
-        return await _timed(go(), width + 1)
-
-
-async def _timed(work: Coroutine[Any, Any, Any] | asyncio.Future[Any], steps: int) -> Figures:
-    began, cpu = time.perf_counter(), time.process_time()
-    await work
-    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
-    return {"steps_per_s": steps / seconds, "cpu_us_per_step": cpu_seconds / steps * 1e6}
+        return await timed(go(), width + 1)
 
 
 def w4(bench: Bench) -> Figures:
-    """A run of one node from start to end, one after the other."""
-    figures: Figures = {}
-    measured: list[Sample[Any]] = []
-    for prefix, serves in (("", False), ("serving_", True)):
-        samples = [
-            bench.sample(lambda place: asyncio.run(_in_turn(place.url, bench.sizes.turns, serves)))  # noqa: B023
-            for _ in bench.repeats(3)
-        ]
-        _latency(figures, prefix, samples)
-        measured += samples
-        name = f"W4{' beside a server' if serves else ''}"
-        commits = figures[f"{prefix}commits"]
-        bench.say(f"{name}: {figures[f'{prefix}p50_ms']:.3f} ms, {commits:.2f} raw commits ({_each(samples)})")
-    return _with_ref(figures, measured)
-
-
-async def _in_turn(url: str, turns: int, serves: bool) -> list[float]:
-    times: list[float] = []
-    async with hf.open(url) as engine, _serving(serves):
-        for number in range(turns + 1):
-            began = time.perf_counter()
-            assert await (await engine.start(workflows.one, x=number)).result() == number + 1
-            times.append(time.perf_counter() - began)
-    return times[1:]
+    """A run of one node from start to end, one after the other; also beside a server in the same event loop."""
+    figures = workloads.w4(bench)
+    turns = bench.sizes.turns
+    work = workloads.run_times
+    latency(bench, figures, "serving_", "W4 beside a server", lambda url: _serving(work(url, turns)))
+    return figures
 
 
 def w5(bench: Bench) -> Figures:
@@ -204,7 +145,7 @@ def w5(bench: Bench) -> Figures:
         value = samples[-1].value
         bench.say(f"W5: {value['seconds']:.2f} s from restart to all done, {value['run_twice']:,} steps ran twice")
     keys = ("seconds", "seconds_in_engine", "run_twice", "steps_after_restart")
-    return _with_ref({key: median([s.value[key] for s in samples]) for key in keys}, samples)
+    return with_reference({key: median([s.value[key] for s in samples]) for key in keys}, samples)
 
 
 def restarts(bench: Bench) -> Figures:
@@ -223,7 +164,7 @@ def restarts(bench: Bench) -> Figures:
         samples += found
         shown = ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value)
         bench.say(f"restart: {shown}")
-    return _with_ref(figures, samples)
+    return with_reference(figures, samples, disk=False)
 
 
 def w6(bench: Bench) -> Figures:
@@ -239,7 +180,7 @@ def w6(bench: Bench) -> Figures:
         measured += samples
         seconds, cpu = figures[f"{prefix}seconds"], figures[f"{prefix}cpu_us_per_run"]
         bench.say(f"W6{' evicted' if evicted else ''}: {seconds:.3f} s, {cpu:.1f} µs of CPU per run")
-    return _with_ref(figures, measured)
+    return with_reference(figures, measured)
 
 
 async def _signalled(url: str, runs: int, evicted: bool) -> Figures:
@@ -268,7 +209,7 @@ def w7(bench: Bench) -> Figures:
         value = samples[-1].value
         bench.say(f"W7: the last steps cost {value['cpu_ratio']:.3f} times the CPU of the first (p50)")
     keys = ("cpu_ratio", "cpu_ratio_mean", "cpu_us_first", "cpu_us_last", "steps_per_s")
-    return _with_ref({key: median([s.value[key] for s in samples]) for key in keys}, samples)
+    return with_reference({key: median([s.value[key] for s in samples]) for key in keys}, samples, disk=False)
 
 
 def small(bench: Bench) -> Figures:
@@ -298,7 +239,7 @@ def doctor(bench: Bench) -> Figures:
 
 
 def _check(url: str, runs: int) -> Figures:
-    asyncio.run(_runs_at_once(url, runs))
+    asyncio.run(workloads.runs_at_once(url, runs))
     store = store_at(url)
     store.open()
     try:
@@ -321,7 +262,6 @@ def _check(url: str, runs: int) -> Figures:
 
 def explorer(bench: Bench) -> Figures:
     """Every crash of a chain of five nodes, in memory. What counts is the CPU: there is one thread and no disk."""
-    explore = importlib.import_module("holdfast.testing").explore  # by name: the explorer may use us, not we it
     found: list[Figures] = []
     for _ in range(1 + len(bench.repeats(5))):
         cpu = time.process_time()
@@ -350,11 +290,11 @@ def waits(bench: Bench) -> Figures:
         figures |= {key: median([s.value[key] for s in found]) for key in found[0].value}
         samples += found
         bench.say("waiting: " + ", ".join(f"{key} {figures[key]:,.3g}" for key in found[0].value))
-    return _with_ref(figures, samples)
+    return with_reference(figures, samples, disk=False)
 
 
 def engines(bench: Bench) -> Figures:
-    """1,000 runs of 10 steps that somebody else has started: one engine, and two that share them."""
+    """1,000 runs of 10 steps that a client has started: one engine, and two that share them."""
     samples: dict[int, list[Sample[Figures]]] = {1: [], 2: []}
     for _ in bench.repeats(3):
         for count, found in samples.items():
@@ -373,7 +313,7 @@ def engines(bench: Bench) -> Figures:
         "two_cpu_us_per_step": median([s.value["cpu_us_per_step"] for s in samples[2]]),
         "x_ref": median([s.value["steps_per_s"] / s.ref for s in samples[2]]),
     }
-    return _with_ref(figures, samples[1] + samples[2])
+    return with_reference(figures, samples[1] + samples[2])
 
 
 def finished(bench: Bench) -> Figures:
@@ -383,7 +323,7 @@ def finished(bench: Bench) -> Figures:
     ]
     figures: Figures = {key: median([s.value[key] for s in samples]) for key in samples[0].value}
     bench.say("flat: " + ", ".join(f"{key} {figures[key]:.2f}" for key in figures if key.endswith("_ratio")))
-    return _with_ref(figures, samples)
+    return with_reference(figures, samples, disk=False)
 
 
 SUITES: dict[str, Callable[[Bench], Figures]] = {
@@ -404,38 +344,3 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "flat": finished,
     "engines": engines,
 }
-
-
-# --- from samples to figures ---------------------------------------------------------------------------------------
-
-
-def _latency(figures: Figures, prefix: str, samples: list[Sample[list[float]]]) -> None:
-    p50s = [percentile(s.value, 50) for s in samples]
-    figures[f"{prefix}p50_ms"] = median(p50s) * 1e3
-    figures[f"{prefix}p99_ms"] = median([percentile(s.value, 99) for s in samples]) * 1e3
-    figures[f"{prefix}commits"] = median([p50 * s.ref for p50, s in zip(p50s, samples, strict=True)])
-
-
-def _each(samples: list[Sample[list[float]]]) -> str:
-    """The repetitions one by one: a median of ratios hides a disk that was slow in one of them."""
-    return "; ".join(f"{percentile(s.value, 50) * 1e3:.3f} ms at ref {s.ref:,.0f}" for s in samples)
-
-
-def _throughput(bench: Bench, name: str, usual: int, work: Callable[[Place], Figures]) -> Figures:
-    samples: list[Sample[Figures]] = []
-    for _ in bench.repeats(usual):
-        samples.append(bench.sample(work))
-        s = samples[-1]
-        rate, cpu = s.value["steps_per_s"], s.value["cpu_us_per_step"]
-        times = f"{rate / s.ref:.1f} x {s.ref:,.0f} raw commits/s"
-        bench.say(f"{name}: {rate:,.0f} steps/s = {times}, {cpu:.1f} µs of CPU per step")
-    figures: Figures = {key: median([s.value[key] for s in samples]) for key in samples[0].value}
-    figures["x_ref"] = median([s.value["steps_per_s"] / s.ref for s in samples])
-    return _with_ref(figures, samples)
-
-
-def _with_ref(figures: Figures, samples: list[Sample[Any]]) -> Figures:
-    figures["ref"] = median([s.ref for s in samples])
-    figures["repetitions"] = len(samples)
-    figures["drift"] = max(s.drift for s in samples)
-    return figures

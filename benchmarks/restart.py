@@ -1,6 +1,6 @@
 """Restart: how soon interrupted work goes on, in a file with much that only waits and in a run with a long past.
 
-Owns: both sides. The parent's functions start `python -m holdfast.cli.bench.restart WORK ...`, let it be killed, and
+Owns: both sides. The parent's functions start `python -m benchmarks.restart WORK ...`, let it be killed, and
 compare when bodies began with the moment of the restart or of the death; the monotonic clock is the same for all.
 """
 
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench import workflows
-from holdfast.cli.bench.copies import copy_run, waiting_run
-from holdfast.cli.bench.processes import Figures, child, hear, say, tell
-from holdfast.cli.bench.reference import Sizes
+from benchmarks import workflows
+from benchmarks.copies import copy_run, waiting_run
+from benchmarks.processes import Figures, child, hear, say, tell
+from benchmarks.sizes import SuiteSizes
 from holdfast.cli.tuning import tune
 from holdfast.store.urls import store_at
 
@@ -31,7 +31,7 @@ LEASE_SECONDS = 1.0
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def many_runs(url: str, sizes: Sizes) -> Figures:
+def many_runs(url: str, sizes: SuiteSizes) -> Figures:
     """Seconds from the start of a process until the first and the last of the interrupted runs are running again."""
     copy_run(url, waiting_run(url, workflows.waiting), sizes.suspended)
     _die("interrupt", url, sizes.interrupted)
@@ -41,7 +41,7 @@ def many_runs(url: str, sizes: Sizes) -> Figures:
     return {"first_seconds": min(bodies) - began, "all_seconds": max(bodies) - began}
 
 
-def long_run(url: str, sizes: Sizes) -> Figures:
+def long_run(url: str, sizes: SuiteSizes) -> Figures:
     """Seconds from the start of a process until a run with a long past is running again."""
     items = sizes.past_events // workflows.EVENTS_OF_AN_ITEM
     _die("long", url, items)

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from datetime import datetime
 
 import holdfast as hf
+from holdfast.cli.workloads import step
 
 PAD = "x" * 1024
 
 marks: list[float] = []
-"""When each step of a chain began (W1 graph), or how long it took (W1 `ctx.step`), or the CPU so far (W7)."""
+"""When each body began or ended (restart, waiting), or the CPU used so far (W7)."""
 
 side_log = -1
 """File descriptor to which W5's bodies write that they ran."""
@@ -32,23 +33,6 @@ is_busy = True
 ITEMS_LEFT = 50
 """Restart: items of the long run that are under way when it is interrupted."""
 EVENTS_OF_AN_ITEM = 3
-
-
-@hf.node
-async def step(x: int) -> int:
-    return x + 1
-
-
-@hf.node
-async def awaiting_step(x: int) -> int:
-    await asyncio.sleep(0)
-    return x + 1
-
-
-@hf.node
-async def marked_step(x: int) -> int:
-    marks.append(time.perf_counter())
-    return x + 1
 
 
 @hf.node
@@ -94,36 +78,10 @@ async def add(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@hf.workflow(name="bench-one")
-def one(x: int) -> int:
-    return step(x)
-
-
 @hf.workflow(name="bench-chain5")
 def chain5(x: int = 0) -> int:
     for _ in range(5):
         x = step(x)
-    return x
-
-
-@hf.workflow(name="bench-chain10")
-def chain10(x: int) -> int:
-    for _ in range(10):
-        x = step(x)
-    return x
-
-
-@hf.workflow(name="bench-awaiting10")
-def awaiting10(x: int) -> int:
-    for _ in range(10):
-        x = awaiting_step(x)
-    return x
-
-
-@hf.workflow(name="bench-chain100")
-def chain100(x: int) -> int:
-    for _ in range(100):
-        x = marked_step(x)
     return x
 
 
@@ -148,20 +106,9 @@ def counted10(x: int) -> int:
     return x
 
 
-@hf.workflow(name="bench-code")
-async def code(ctx: hf.Context, steps: int) -> int:
-    """`ctx.step` after `ctx.step`; marks how long each took."""
-    x = 0
-    for _ in range(steps):
-        began = time.perf_counter()
-        x = await ctx.step(step, x)
-        marks.append(time.perf_counter() - began)
-    return x
-
-
 @hf.workflow(name="bench-long_code")
 async def long_code(ctx: hf.Context, steps: int) -> int:
-    """The same; marks the CPU that the process has used."""
+    """`ctx.step` after `ctx.step`; marks the CPU that the process has used."""
     x = 0
     marks.append(time.process_time())
     for _ in range(steps):

@@ -1,6 +1,6 @@
 """Children: works of the kernel's suites that need a process of their own.
 
-Owns: both sides. The parent's functions start `python -m holdfast.cli.bench.children WORK ...` and read one JSON line.
+Owns: both sides. The parent's functions start `python -m benchmarks.children WORK ...` and read one JSON line.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from holdfast.cli.bench.processes import Figures, ask, child, hear, memory_mib, run, say
+from benchmarks.processes import Figures, ask, child, hear, memory_mib, run, say
 from holdfast.cli.tuning import tune
 
 if TYPE_CHECKING:
-    from holdfast.cli.bench.places import Place
-    from holdfast.cli.bench.reference import Sizes
+    from benchmarks.sizes import SuiteSizes
+    from holdfast.cli.measuring import Place
 
 LEASE_SECONDS = 1.0
 """Of an engine that is killed. On a server its successor has to wait for this long; a file's lock is free at once."""
@@ -50,7 +50,7 @@ def crash_and_restart(place: Place, runs: int) -> Figures:
     }
 
 
-def long_run(url: str, sizes: Sizes) -> Figures:
+def long_run(url: str, sizes: SuiteSizes) -> Figures:
     return ask("children", "long", url, sizes.long_steps, sizes.long_window)
 
 
@@ -84,7 +84,7 @@ def help_seconds() -> float:
 
 async def _crash(url: str, log: str, runs: int, kill_at: int) -> Figures:
     import holdfast as hf
-    from holdfast.cli.bench import workflows
+    from benchmarks import workflows
 
     workflows.side_log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     workflows.kill_at = kill_at
@@ -103,8 +103,8 @@ async def _crash(url: str, log: str, runs: int, kill_at: int) -> Figures:
 
 async def _long(url: str, steps: int, window: int) -> Figures:
     import holdfast as hf
-    from holdfast.cli.bench import workflows
-    from holdfast.cli.bench.reference import median
+    from benchmarks import workflows
+    from holdfast.cli.measuring import median
 
     async with hf.open(url) as engine:
         await (await engine.start(workflows.long_code, steps=100)).result()
@@ -134,7 +134,7 @@ async def _idle(url: str) -> Figures:
 
 async def _map(url: str, items: int) -> Figures:
     import holdfast as hf
-    from holdfast.cli.bench import workflows
+    from benchmarks import workflows
 
     async with hf.open(url) as engine:
         run = await engine.start(workflows.doubled, items=list(range(items)))

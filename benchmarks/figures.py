@@ -1,32 +1,10 @@
-"""Targets: what each figure has to reach (floor), what it should (aim), and the verdict.
-
-Owns: the catalogue of figures; the order in which they are shown.
-"""
+"""Figures: the floor and the aim of each figure, and the order in which they are shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 
-Verdict = Literal["ok", "below aim", "below floor", ""]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One number of a suite. A verdict is given where there is a floor."""
-
-    suite: str
-    key: str
-    what: str
-    form: str
-    floor: float | None = None
-    aim: float | None = None
-    more_is_better: bool = False
-    instead: tuple[str, float] | None = None
-    """Another figure of the suite that, when it is at least this, reaches the aim as well."""
-    served: bool | None = None
-    """Measured on a server only, or (False) on a file only."""
-
+from benchmarks.report import Figure
 
 FIGURES = (
     Figure("W1", "commits", "a step of a graph, p50, in raw commits", "{:.2f}", 2.8, 2.0),
@@ -115,7 +93,7 @@ FIGURES = (
     Figure("flat", "list_ms", "the same in ms", "{:.2f}"),
     Figure("flat", "list_completed_ratio", "the newest 100 that have ended", "{:.2f}", 1.5, 1.1),
     Figure("flat", "list_completed_ms", "the same in ms", "{:.2f}"),
-    Figure("flat", "list_created_ratio", "the newest 100 that nobody has taken yet", "{:.2f}", 1.5, 1.1),
+    Figure("flat", "list_created_ratio", "the newest 100 that no engine has claimed yet", "{:.2f}", 1.5, 1.1),
     Figure("flat", "list_created_ms", "the same in ms", "{:.2f}"),
     Figure("engines", "two_against_one", "two engines that share 1,000 runs, against one", "{:.2f}", served=True),
     Figure("engines", "one_steps_per_s", "one engine, in steps/s", "{:,.0f}", served=True),
@@ -137,7 +115,6 @@ SERVED_ALIKE = ("flat", "small")
 
 # What a map takes per further item is not zero: its input, its list of ended items, and what the join reads. These two
 # numbers are ours: 2,000 bytes are 200 MB for 100,000 items.
-SUITES = tuple(dict.fromkeys(figure.suite for figure in FIGURES))
 BY_NAME = ("waiting", "flat")
 """Suites that are measured when they are named, not with all: each makes a database of 2 GB, and takes minutes."""
 
@@ -157,34 +134,3 @@ def _on_server(figure: Figure) -> Figure:
 
 def suites_of(*, served: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(figure.suite for figure in figures_of(served=served)))
-
-
-def verdict(figure: Figure, figures: dict[str, Any]) -> Verdict:
-    """How a measured figure stands; empty where nothing was asked of it."""
-    value = figures.get(figure.key)
-    if value is None or figure.floor is None or figure.aim is None:
-        return ""
-    sign = -1 if figure.more_is_better else 1
-    reached = sign * value <= sign * figure.aim
-    if figure.instead is not None:
-        other, enough = figure.instead
-        reached = reached or figures.get(other, 0) >= enough
-    if reached:
-        return "ok"
-    return "below aim" if sign * value <= sign * figure.floor else "below floor"
-
-
-def judge(results: dict[str, dict[str, Any]], *, served: bool) -> list[dict[str, Any]]:
-    """Every figure that something was asked of, with its verdict."""
-    return [
-        {
-            "suite": figure.suite,
-            "figure": figure.key,
-            "value": results[figure.suite][figure.key],
-            "floor": figure.floor,
-            "aim": figure.aim,
-            "verdict": found,
-        }
-        for figure in figures_of(served=served)
-        if figure.suite in results and (found := verdict(figure, results[figure.suite]))
-    ]

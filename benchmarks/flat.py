@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench import workflows
-from holdfast.cli.bench.copies import copy_run, finished_run
-from holdfast.cli.bench.reference import Sizes, median
+from benchmarks.copies import copy_run, finished_run
+from benchmarks.sizes import SuiteSizes
+from holdfast.cli import workloads
+from holdfast.cli.measuring import median
 from holdfast.store.contract import Store
 from holdfast.store.urls import store_at
 
@@ -24,10 +25,10 @@ CLAIMS, LISTS = 7, 51
 LISTED = 100
 
 
-def few_and_many(url: str, sizes: Sizes) -> Figures:
+def few_and_many(url: str, sizes: SuiteSizes) -> Figures:
     """Each cost beside a few finished runs and beside many, and how many times the one is the other."""
     few, many = sizes.finished
-    model = finished_run(url, workflows.one, x=1)
+    model = finished_run(url, workloads.one, x=1)
     copy_run(url, model, few)
     before = _costs(url, sizes.runs)
     copy_run(url, model, many - few)
@@ -60,7 +61,7 @@ async def _drive(url: str, runs: int) -> float:
     async with hf.open(url) as engine:
 
         async def go(number: int) -> None:
-            assert await (await engine.start(workflows.one, x=number)).result() == number + 1
+            assert await (await engine.start(workloads.one, x=number)).result() == number + 1
 
         await go(0)
         began = time.perf_counter()
@@ -70,7 +71,7 @@ async def _drive(url: str, runs: int) -> float:
 
 async def _write(url: str, runs: int) -> None:
     async with hf.open(url, drive=False) as client:
-        await asyncio.gather(*(client.start(workflows.one, x=number) for number in range(runs)))
+        await asyncio.gather(*(client.start(workloads.one, x=number) for number in range(runs)))
 
 
 def _claim(store: Store) -> float:

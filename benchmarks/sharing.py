@@ -1,6 +1,6 @@
 """Sharing: several engines on one server, and runs that any of them may take.
 
-Owns: both sides. The parent writes the runs, starts `python -m holdfast.cli.bench.sharing URL ROOM` as often as there
+Owns: both sides. The parent writes the runs, starts `python -m benchmarks.sharing URL ROOM` as often as there
 are engines, lets all of them go at the same moment, and watches until the last run has ended.
 """
 
@@ -13,10 +13,10 @@ import time
 from contextlib import ExitStack
 
 import holdfast as hf
-from holdfast.cli.bench import workflows
-from holdfast.cli.bench.places import connected
-from holdfast.cli.bench.processes import Figures, child, hear, say, tell
-from holdfast.cli.bench.reference import Sizes
+from benchmarks import workflows
+from benchmarks.processes import Figures, child, hear, say, tell
+from benchmarks.sizes import SuiteSizes
+from holdfast.cli.measuring import connected
 from holdfast.cli.tuning import tune
 
 LOOK_SECONDS = 0.01
@@ -25,12 +25,12 @@ LOOK_SECONDS = 0.01
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def steps_per_second(url: str, engines: int, sizes: Sizes) -> Figures:
+def steps_per_second(url: str, engines: int, sizes: SuiteSizes) -> Figures:
     """How quickly so many engines do `runs` runs of 10 steps that somebody else has started, how much of it the busiest
     of them has done, and what a step costs them."""
     asyncio.run(_write(url, sizes.runs))
     with ExitStack() as stack:
-        processes = [stack.enter_context(child("sharing", url, sizes.room)) for _ in range(engines)]
+        processes = [stack.enter_context(child("sharing", url, sizes.concurrency)) for _ in range(engines)]
         for process in processes:
             hear(process)
         began = time.perf_counter()

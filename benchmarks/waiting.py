@@ -1,6 +1,6 @@
 """Waiting: what a database with very many runs that wait costs, and very many timers that are due at once.
 
-Owns: both sides. The parent's functions make the database, start `python -m holdfast.cli.bench.waiting WORK ...` and
+Owns: both sides. The parent's functions make the database, start `python -m benchmarks.waiting WORK ...` and
 watch it; the clocks are the same for both.
 """
 
@@ -15,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import holdfast as hf
-from holdfast.cli.bench import workflows
-from holdfast.cli.bench.copies import copy_run, waiting_run
-from holdfast.cli.bench.places import connected
-from holdfast.cli.bench.processes import Figures, child, hear, memory_mib, say
-from holdfast.cli.bench.reference import Sizes, median
+from benchmarks import workflows
+from benchmarks.copies import copy_run, waiting_run
+from benchmarks.processes import Figures, child, hear, memory_mib, say
+from benchmarks.sizes import SuiteSizes
+from holdfast.cli import workloads
+from holdfast.cli.measuring import connected, median
 from holdfast.cli.tuning import tune
 
 LOOK_SECONDS = 0.5
@@ -31,7 +32,7 @@ BUSY_SECONDS = 1.5
 # --- the parent's side ------------------------------------------------------------------------------------------
 
 
-def many_runs(url: str, sizes: Sizes) -> Figures:
+def many_runs(url: str, sizes: SuiteSizes) -> Figures:
     """Seconds from the start of a process until it has done something new beside all the runs that wait; what it costs
     to wait with them, and to look for one."""
     signalled = waiting_run(url, workflows.signalled)
@@ -45,7 +46,7 @@ def many_runs(url: str, sizes: Sizes) -> Figures:
     return {"ready_seconds": figures.pop("ready_at") - began, **figures}
 
 
-def many_timers(url: str, sizes: Sizes) -> Figures:
+def many_timers(url: str, sizes: SuiteSizes) -> Figures:
     """Seconds from the moment when all timers are due until the last one has fired, and until the last run is done."""
     due = datetime.now(UTC) + timedelta(seconds=3 + 2 * BUSY_SECONDS + sizes.timers / 20_000)
     copy_run(url, waiting_run(url, workflows.asleep, until=due.isoformat()), sizes.timers)
@@ -70,7 +71,7 @@ def _until_fired(url: str, due_at: float) -> None:
 
 async def _idle(url: str, seconds: float, signalled: str, asked: str) -> None:
     async with hf.open(url) as engine:
-        assert await (await engine.start(workflows.one, x=1)).result() == 2
+        assert await (await engine.start(workloads.one, x=1)).result() == 2
         ready_at = time.monotonic()
         cpu = time.process_time()
         await asyncio.sleep(seconds)

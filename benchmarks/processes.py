@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 Figures = dict[str, Any]
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
 def child(module: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """A process that does one of the works of a module of the benchmark; it does not outlive the block."""
-    command = [sys.executable, "-m", f"holdfast.cli.bench.{module}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
     with subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield process
@@ -86,5 +87,6 @@ def memory_mib(name: str) -> float:
 
 
 def _environment() -> dict[str, str]:
-    """Compiled modules are used and kept, as in an installation."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Children find this package wherever they are started, and keep compiled modules as an installation does."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])}

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import holdfast as hf
-from holdfast.cli.bench.places import Execute, connected
+from holdfast.cli.measuring import Execute, connected
 from holdfast.model.journal_format import link
 from holdfast.store.urls import is_postgres, store_at
 

@@ -1,1 +1,0 @@
-"""The benchmark behind `holdfast bench`: fixed workloads, measured against the raw commits of this disk."""
