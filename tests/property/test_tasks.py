@@ -1,5 +1,5 @@
-"""Random trees of tasks (SEMANTICS 8): whatever the latencies, and however often the body is evicted, stopped or killed,
-no step that was committed runs again, every step keeps its idempotency key, and the result is the same."""
+"""Random trees of tasks (SEMANTICS 8): whatever the latencies, and however often the body is evicted, stopped or
+killed, no step that was committed runs again, every step keeps its idempotency key, and the result is the same."""
 
 from __future__ import annotations
 
