@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.cli import output
 from holdfast.cli.picture import ENDED, Picture
+from holdfast.model import events as ev
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import instance_text
 from holdfast.store.row_types import EventRow, NodeRow, RunRow
@@ -237,6 +238,8 @@ def _opened(event: EventRow, data: _Data) -> str:
     about = data.about or _About()
     until = f" for {_in(data.until, event.at)}" if data.until is not None else ""
     match data.kind:
+        case ev.STEP_RETRY:
+            return ""  # the failure of the step says when it is tried again
         case "input":
             whom = f" {about.assignee}" if about.assignee else ""
             whom += f" in {about.basket}" if about.basket else ""

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from holdfast.cli import output
+from holdfast.model import events as ev
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import instance_text
 from holdfast.model.views import Wait, iso, wait_ended_by
@@ -31,6 +32,9 @@ def in_short(wait: Wait, now: int) -> str:
             return str(wait.question)
         case "timer" if wait.until is not None:
             return f"sleeps {output.duration(max(0.0, wait.until.timestamp() - now / SECOND))} more"
+        case ev.STEP_RETRY if wait.until is not None:
+            left = output.duration(max(0.0, wait.until.timestamp() - now / SECOND))
+            return f"retries step {wait.name} in {left}"
         case "child":
             return f"waits for run {wait.child}" if wait.child else "waits for a child"
         case "hold":
@@ -42,7 +46,7 @@ def line(wait: Wait, now: int, *, of_run: str) -> str:
     """One wait of a run, or of a child that it waits for: where, what for, until when, under which id."""
     where = "" if wait.node is None else f"{instance_text(wait.node, wait.path or '.')} "
     whose = "" if wait.run_id == of_run else f"run {wait.run_id}: "
-    until = f", until {iso(wait.until)}" if wait.until is not None and wait.kind != "timer" else ""
+    until = f", until {iso(wait.until)}" if wait.until is not None and wait.kind not in ("timer", ev.STEP_RETRY) else ""
     named = f" ({wait.wait_id})" if wait.kind in ("input", "basket", "pause") else ""
     return output.line(f"{whose}{where}{in_short(wait, now)}{until}{named}")
 

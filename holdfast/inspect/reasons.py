@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.inspect import run_views
+from holdfast.model import events as ev
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import NodeStatus
 from holdfast.model.timers import RUN_TIMEOUT, QuestionTimer, question_timer
@@ -35,6 +36,11 @@ class Reasons:
         match wait.kind:
             case "timer":
                 return f"{node} has slept for {age}, and sleeps {self.until(wait.until)}"
+            case ev.STEP_RETRY:
+                failures, attempt = about.get("attempt", 2) - 1, about.get("attempt", 2)
+                at = self._instant(wait.until or self._now)
+                step = f"step {about.get('name')} of {node}"
+                return f"{step} failed {times(failures)} and is tried again (attempt {attempt}) at {at}"
             case "child":
                 return f"{node} has waited for {age} for its child {self._child(child_of(wait))}"
             case "input" if about.get("code") == "outcome_unknown":

@@ -425,6 +425,8 @@ class WaitClosed(_Event, frozen=True):
     actor: str = ""
 
 
+STEP_RETRY: Final = "retry"
+"""The kind of a wait in which a step that has failed waits for its next try. Its call is the step's call."""
 UNANSWERED: Final = frozenset({"superseded", "cancelled"})
 """Outcomes of a wait that ended without an answer."""
 

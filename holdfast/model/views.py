@@ -49,7 +49,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     wait_id: str
     """Empty for a run that no engine may touch: that is on hold, and its journal knows nothing of it."""
     kind: str
-    """`input`, `timer`, `signal`, `basket`, `pause`, `child` or `hold`."""
+    """`input`, `timer`, `signal`, `basket`, `pause`, `child`, `retry` (of a step) or `hold`."""
     run_id: str
     workflow: str
     node: str | None = None

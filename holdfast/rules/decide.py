@@ -156,7 +156,7 @@ def _fire(d: Draft, c: cmd.FireTimer) -> None:
     if timer not in d.state.timers:
         raise Refusal("stale", f"timer {timer} is not set")
     wait = d.state.waits.get(timer)
-    if wait is not None and wait.kind != "timer":
+    if wait is not None and wait.kind not in ("timer", ev.STEP_RETRY):
         questions.expire(d, wait)
     elif (of_question := question_timer(timer)) is not None:
         (questions.remind if of_question.kind == "remind" else questions.escalate)(d, of_question)

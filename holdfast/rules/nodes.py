@@ -300,15 +300,20 @@ def fail(d: Draft, c: cmd.FailNode) -> None:
     error = c.error
     if is_undo(ns.node) or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
         policy = ns.plan.definition.retry or NO_RETRY
-        if ns.failures + 1 < policy.attempts and policy.applies(error.kinds, error.retryable):
-            _retry(d, ns, error, policy.delay_seconds(ns.failures + 1, f"{d.state.run_id}{ns.key}{ns.failures}"))
-            return
-        fail_for_good(d, ns, error)
+        seed = f"{d.state.run_id}{ns.key}{ns.failures}"
+        delay = policy.next_delay_seconds(ns.failures + 1, error.kinds, error.retryable, seed)
+        if delay is None:
+            fail_for_good(d, ns, error)
+        else:
+            _retry(d, ns, error, delay)
     else:  # it was being cancelled: how it ended does not matter any more
         drop(d, ns)
 
 
 def _retry(d: Draft, ns: NodeState, error: ev.ErrorInfo, delay: float) -> None:
+    for wait_id in ns.waits:  # a step that was to be tried again: the next attempt of the body calls it anew
+        if d.state.waits[wait_id].kind == ev.STEP_RETRY:
+            scopes.close_silently(d, wait_id, ns)
     retry_at = d.now + int(delay * SECOND)
     d.emit(ev.NodeFailed(ns.attempt, error, retryable=True, retry_at=retry_at), ns)
     _schedule(d, ns, ns.attempt + 1, retry_at if delay > 0 else None)

@@ -433,7 +433,7 @@ class Activation:
         finally:
             self.parked.discard(task)
             self._unpause()
-            self._look_soon()
+            self.look_soon()
 
     async def park(self, wait_id: str) -> tuple[str, bytes]:
         """Wait for an answer; the body may be left meanwhile."""
@@ -442,7 +442,7 @@ class Activation:
         self.check()
         future: asyncio.Future[tuple[str, bytes]] = self.loop.create_future()
         self.waits[wait_id] = (self.joined(), future)
-        self._look_soon()
+        self.look_soon()
         try:
             return await future
         except asyncio.CancelledError:
@@ -474,7 +474,12 @@ class Activation:
     @property
     def all_parked(self) -> bool:
         """Whether the body does nothing but wait in calls on ctx."""
-        return bool(self.parked) and not self.ending and self._at_work() is None
+        return bool(self.parked) and not self.ending and not self.must_stay and self._at_work() is None
+
+    @property
+    def must_stay(self) -> bool:
+        """Whether a step is under way that must not be repeated unasked: a body that were evicted would repeat it."""
+        return any(tried.runner.on_crash != "rerun" for tried in self.steps)
 
     @property
     def may_be_left(self) -> bool:
@@ -488,7 +493,7 @@ class Activation:
         tasks = self.tasks if self.task is None else {self.task, *self.tasks}
         return parking.at_work(tasks, self.parked)
 
-    def _look_soon(self, _: Any = None) -> None:
+    def look_soon(self, _: Any = None) -> None:
         if self.parked and not self._looking:
             self._looking = True
             self.loop.call_soon(self._look)
@@ -496,7 +501,7 @@ class Activation:
     def _look(self) -> None:
         """Perhaps all that is left of the body waits now: then its node is suspended, and its thread is given back."""
         self._looking = False
-        if self.reported or self.leaving or self.ending or not self.parked:
+        if self.reported or self.leaving or self.ending or not self.parked or self.must_stay:
             return
         busy = self._at_work()
         if busy is not None:
@@ -517,10 +522,10 @@ class Activation:
 
     def _look_when_it_moves(self, busy: asyncio.Future[Any]) -> None:
         if isinstance(busy, asyncio.Task):  # it has its turn now
-            self._look_soon()
+            self.look_soon()
         elif busy is not self._watched:
             self._watched = busy
-            busy.add_done_callback(self._look_soon)
+            busy.add_done_callback(self.look_soon)
 
     def _suspended(self, _: Any, error: BaseException | None) -> None:
         """A body that gives its thread or process back goes only now: one that goes while its node counts as running is

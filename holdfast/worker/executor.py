@@ -162,8 +162,9 @@ class LocalExecutor:
 
     def pause(self, run_no: int) -> None:
         for activation in list(self._live.get(run_no, _NONE).values()):
-            # a body that must not be repeated unasked finishes its node, unless it only waits
-            if activation.all_parked or activation.attempt.definition.on_crash == "rerun":
+            # a body that must not be repeated unasked, or that runs such a step, finishes its node unless it only waits
+            repeats = activation.attempt.definition.on_crash == "rerun" and not activation.must_stay
+            if activation.all_parked or repeats:
                 activation.leave(stopping=True, pausing=True)
 
     def leave(self, run_no: int, node: str, path: str, *, stopping: bool, pausing: bool) -> None:

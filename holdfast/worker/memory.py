@@ -61,6 +61,7 @@ class Memo(msgspec.Struct):
     error: ev.ErrorInfo | None = None
     failures: int = 0
     retry_at: int | None = None
+    """When a step that has failed is tried again; 0: now, its timer has fired. While `wait_id` is open that decides."""
     started: bool = False
     """The start of its latest try was committed (a node whose on_crash forbids to repeat it), and not how it ended."""
     wait_id: str | None = None
@@ -181,11 +182,17 @@ class Memory:
                 self._memo(e.scope, e).started = True
             case ev.WaitOpened() if e.call:
                 memo = self._memo(e.call["scope"], msgspec.convert(e.call, _CallShape))
-                memo.wait_id, memo.outcome, memo.output = e.wait_id, None, None
+                memo.wait_id = e.wait_id
+                if e.kind != ev.STEP_RETRY:
+                    memo.outcome = memo.output = None
                 self._by_wait[e.wait_id] = self._scope(e.call["scope"]), memo
             case ev.WaitClosed():
                 scope, closed = self._by_wait.get(e.wait_id, (None, None))
-                if scope is not None and closed is not None and e.outcome == "superseded":
+                if closed is not None and closed.retry_at is not None:
+                    closed.wait_id = None
+                    if e.outcome not in ev.UNANSWERED:
+                        closed.retry_at = 0
+                elif scope is not None and closed is not None and e.outcome == "superseded":
                     del self._by_wait[e.wait_id]  # who asked is gone, and may ask something else
                     _forget(scope, closed)
                 elif closed is not None and e.outcome == "cancelled" and bytes(e.value) == b"null":
@@ -289,12 +296,12 @@ class Memory:
         scope.next_position += 1
         return self._made(scope, scope_name, position, kind, name, args, key)
 
-    def placed(self, call: Call) -> dict[str, Any]:
-        """A call as its wait tells it: with the races that it is part of."""
+    def placed(self, call: Call, *, ends: bool = True) -> dict[str, Any]:
+        """A call as its wait tells it: with the races that it is part of. `ends`: it ends with the wait."""
         races, decides = self.strand.races_of(call)
         if not races:
             return call.as_dict()
-        return {**call.as_dict(), "races": [list(race) for race in races], "decides": decides}
+        return {**call.as_dict(), "races": [list(race) for race in races], "decides": decides if ends else 0}
 
     def ends_with(self, call: Call) -> tuple[tuple[str, int], ...]:
         """The races that end when a call does, innermost first."""

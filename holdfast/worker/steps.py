@@ -1,6 +1,8 @@
 """Steps: a function that a body calls through ctx.step, run once and remembered.
 
-Owns: running it (async on the loop, sync in a thread), its retries, timeout and `on_crash` where it is a node.
+Owns: running it (async on the loop, sync in a thread), its retries, timeout and `on_crash` where it is a node. Retries
+go by the policy of the node (model/policies.py) and wait as a node's do: a short delay in memory, a longer one in a
+durable timer.
 Rule: a step is one event at its end. Its start is committed first for nodes whose `on_crash` is not rerun, and for
 nodes with a compensation in a workflow that compensates.
 """
@@ -24,6 +26,7 @@ from holdfast.model import events as ev
 from holdfast.model.current import current_body, here, receiving
 from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
+from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.policies import NO_RETRY
 from holdfast.model.values import decoder, encode
 from holdfast.worker import tasks
@@ -104,7 +107,7 @@ class StepRunner:
             undo = self.undo.of_call(call, args, kwargs)
         steps = ctx._activation.steps
         if memo is not None and memo.retry_at is not None:
-            await self._delay(ctx, memo.retry_at)
+            await self._until_retry(ctx, call, failures, memo.retry_at, memo.wait_id)
         while True:
             if failures and self.takes_ctx:
                 await ctx._begin_again(call)
@@ -129,12 +132,14 @@ class StepRunner:
                 retry_at = await self._failed(ctx, call, failure, failures)
             finally:
                 steps.discard(tried)
+                if self.on_crash != "rerun":  # the body may be evicted again
+                    ctx._activation.look_soon()
                 if place is not None:
                     tried.when_stopped(place.release)
             if failure is not None:
                 if retry_at is None:  # from the journal, as a replay raises it
                     raise raise_again(stored(failure), f"step {call.name}")
-                await self._delay(ctx, retry_at)
+                await self._until_retry(ctx, call, failures, retry_at)
                 continue
             await ctx._record(call, data, failures + 1, undo=tried.undo)
             if ctx._activation.ending:  # it is recorded; the task that awaits it is to end
@@ -214,14 +219,39 @@ class StepRunner:
         return place
 
     async def _failed(self, ctx: Context, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
-        """Remember a failed try; when the next one is due, or None when there is none."""
-        policy = self.retry
-        retry_at: int | None = None
-        if failures < policy.attempts and policy.applies(info.kinds, info.retryable):
-            delay = policy.delay_seconds(failures, f"{ctx.run_id}{call.step_key}{failures}")
-            retry_at = ctx._activation.port.now() + int(delay * 1_000_000)
+        """Record a failed try; when the next one is due, or None if it was the last."""
+        seed = _retry_seed(ctx, call, failures)
+        delay = self.retry.next_delay_seconds(failures, info.kinds, info.retryable, seed)
+        retry_at = None if delay is None else ctx._activation.port.now() + int(delay * SECOND)
         await self._commit(ctx, ev.StepFailed, call, failures, error=info, retry_at=retry_at)
         return retry_at
+
+    async def _until_retry(
+        self, ctx: Context, call: Call, failures: int, retry_at: int, wait_id: str | None = None
+    ) -> None:
+        """Wait until the next try of a step that has failed. A delay over RETRY_IN_MEMORY_SECONDS is a wait with a
+        durable timer, during which the body may be evicted; `wait_id`: it was opened in an earlier life of the body.
+
+        What is left of the delay is never more than the policy says: the wall clock may have been set back since."""
+        activation = ctx._activation
+        if wait_id is not None:
+            with activation.parking():
+                await activation.park(wait_id)
+            return
+        now = activation.port.now()
+        delay = self.retry.delay_seconds(failures, _retry_seed(ctx, call, failures))
+        left = min(retry_at - now, int(delay * SECOND))
+        if left <= RETRY_IN_MEMORY_SECONDS * SECOND:
+            await asyncio.sleep(max(0, left) / SECOND)
+            activation.check()
+            return
+        a, placed = activation.attempt, activation.memory.placed(call, ends=False)
+        about = {"name": call.name, "attempt": failures + 1}
+        wait = cmd.OpenWait(
+            a.node, a.path, a.attempt, ev.STEP_RETRY, placed, now + left, None, about, left, visit=a.visit
+        )
+        with activation.parking():
+            await activation.park(await activation.open_wait(wait))
 
     @staticmethod
     async def _commit(ctx: Context, kind: Any, call: Call, attempt: int, **fields: Any) -> None:
@@ -231,13 +261,10 @@ class StepRunner:
         races = ctx._activation.memory.ends_with(call) if ends else ()
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
 
-    @staticmethod
-    async def _delay(ctx: Context, retry_at: int) -> None:
-        activation = ctx._activation
-        while (left := retry_at - activation.port.now()) > 0:
-            activation.check()
-            await asyncio.sleep(min(left / 1_000_000, 0.25))  # in portions: the body may be left meanwhile
-        activation.check()
+
+def _retry_seed(ctx: Context, call: Call, failures: int) -> str:
+    """What the jitter of a delay is derived from: the same in every life of the body."""
+    return f"{ctx.run_id}{call.step_key}{failures}"
 
 
 class Try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -281,6 +282,23 @@ def sync_approval():
     return asks_in_a_thread(one())
 
 
+@hf.node(retry=hf.Retry(attempts=3, backoff=1.1, factor=1, jitter=0))
+async def flaky_step(ctx: hf.Context, fails: int, name: str = "flaky step") -> str:
+    done = act(ctx, name)
+    if ctx.attempt <= fails:
+        raise ConnectionError("not yet")
+    return done
+
+
+@hf.workflow
+async def retried_steps(ctx: hf.Context) -> list[Any]:
+    """A step that is tried three times, then two items of a map that are tried twice, at the same time."""
+    before = await ctx.step(step, 1)
+    first = await ctx.step(flaky_step, 2)
+    items = await ctx.map(functools.partial(flaky_step, 1), ["item a", "item b"])
+    return [before, first, *items]
+
+
 @hf.workflow
 async def deadline(ctx: hf.Context) -> str:
     return await ctx.ask("Ship it?", schema=str, deadline=float(os.environ["CRASH_DEADLINE"]), default="nobody")
@@ -455,6 +473,7 @@ WORKFLOWS = {
         waits_for_gate,
         approval,
         sync_approval,
+        retried_steps,
         deadline,
         collector,
         pended,

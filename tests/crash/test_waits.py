@@ -6,6 +6,7 @@ What the processes that ask (CRASH_CLIENT) were told as a success must have happ
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -280,3 +281,40 @@ def test_every_acknowledged_signal_is_received_once_and_in_order_while_engines_a
     ]
     consumed: list[Any] = [data["message_id"] for kind, _, _, data in arena.events("r") if kind == "MessageConsumed"]
     assert len(consumed) == len(set(consumed)) == 25
+
+
+# --- the delay before a step is tried again ------------------------------------------------------------------------
+
+DELAYS = "SELECT wait_id, until FROM run_waits WHERE status = 'open' AND kind = 'retry'"
+
+
+def test_a_kill_during_the_delay_of_a_step_costs_no_try_and_brings_none_forward(arena: Arena) -> None:
+    due: dict[str, int] = {}
+
+    def new_delays() -> list[tuple[str, int]]:
+        return [(wait_id, until) for wait_id, until in arena.query(DELAYS) if wait_id not in due]
+
+    for tries in ([1], [1, 2], [1, 2, 3]):
+        life = arena.start("retried_steps:r")
+        life.read_until("started")
+        found = arena.wait_for(new_delays)
+        arena.kill(life)
+        due |= dict(found)
+        assert arena.attempts_of("r", "flaky step") == tries
+    arena.finish()
+    assert arena.result("r") == ["r/step 1", "r/flaky step", "r/item a", "r/item b"]
+    assert arena.attempts_of("r", "flaky step") == [1, 2, 3]
+    assert (arena.attempts_of("r", "item a"), arena.attempts_of("r", "item b")) == ([1, 2], [1, 2])
+    rows = arena.query("SELECT data, at FROM run_events WHERE type = 'TimerFired'")
+    fired = {json.loads(data)["timer"]: at for data, at in rows}
+    assert all(fired[wait_id] >= until for wait_id, until in due.items())
+
+
+@pytest.mark.parametrize("place", ["commit.after", "write.after", "transaction.end"])
+def test_a_death_anywhere_around_the_delay_of_a_step_repeats_no_try_that_was_recorded(arena: Arena, place: str) -> None:
+    for number in (4, 8, 12):
+        arena.crash("retried_steps:r", die_at=f"{place}:{number}")
+    arena.finish("retried_steps:r")
+    assert arena.result("r") == ["r/step 1", "r/flaky step", "r/item a", "r/item b"]
+    failed = [data.get("attempt", 1) for kind, _, _, data in arena.events("r") if kind == "StepFailed"]
+    assert sorted(failed) == [1, 1, 1, 2], "two of the step, one of each item"

@@ -109,6 +109,21 @@ def retried(x: int = 1) -> list[int]:
     return [xp_flaky(x), xp_slow_retry(x)]
 
 
+@hf.node(retry=hf.Retry(attempts=3, backoff=30, jitter=0), concurrency=1, idempotent=True)
+async def xp_limited_retry(ctx: hf.Context, x: int) -> int:
+    if ctx.attempt < 3:
+        raise Flaky("not yet")
+    return x
+
+
+@hf.workflow(name="xp_retry_steps")
+async def retried_steps(ctx: hf.Context, x: int = 1) -> list[int]:
+    """Tries of steps that wait in memory, in timers one after the other, and in timers side by side."""
+    first = await ctx.step(xp_flaky, x)
+    second = await ctx.step(xp_slow_retry, first + 1)
+    return [first, second, *await ctx.map(xp_limited_retry, [3, 4], limit=2)]
+
+
 @hf.node(idempotent=True)
 async def xp_undo(receipt: int) -> None:
     pass
@@ -342,8 +357,8 @@ def tries_beside_a_step(x: int = 1) -> int:
 ALWAYS_THE_SAME = {
     workflow.name: workflow
     for workflow in (
-        chain, places, diamond, mapped, looped, routed, retried, compensated, compensated_code, continued,
-        parent, graph_parent, code,
+        chain, places, diamond, mapped, looped, routed, retried, retried_steps, compensated, compensated_code,
+        continued, parent, graph_parent, code,
         checkpointed, lazy, lazy_parent, slow_parent, ordered, with_vars, sync_code,
         leaves_a_step, tries_beside_a_step, overtaking,
     )
