@@ -185,7 +185,7 @@ def exit_code(error: Exception) -> int:
             return output.SUSPENDED
         case errors.RunCancelled():
             return output.CANCELLED
-        case errors.ServerReadOnly():  # during a failover, say: whoever restarts it should
+        case errors.ServerReadOnly() | errors.FilesystemReadOnly():  # it may pass: a supervisor restarts the worker
             return output.FAILED
         case (
             errors.UsageError()

@@ -319,6 +319,16 @@ class StoreReadOnly(StoreError):
     code = "store_read_only"
 
 
+class FilesystemReadOnly(StoreReadOnly):
+    """The file system of the database accepts no writes.
+
+    It was mounted read-only, or became so after an error of the disk. A worker that starts ends with exit code 1, so
+    that its supervisor restarts it: nothing about the worker is wrong.
+    """
+
+    code = "filesystem_read_only"
+
+
 class ServerReadOnly(StoreReadOnly):
     """The server accepts no writes at the moment: it is a replica, or a right is missing.
 

@@ -263,6 +263,25 @@ def test_a_worker_whose_database_is_taken_away_ends_with_a_code_after_which_it_i
     assert "Put the database back" in complaint
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_worker_that_starts_on_a_read_only_file_system_is_started_again(project: Project, is_made: bool) -> None:
+    """An error of the disk makes a file system read-only, and the worker that stops then is restarted before anybody
+    has mounted it again."""
+    place = project.directory / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        if is_made:
+            assert project.cli("run", "flows.py:named", "--set", "name=x", "--db", "disk/runs.db").returncode == 0
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        done = project.cli("worker", "flows.py", "--json", "--db", "disk/runs.db")
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert done.returncode == 1, "2 would be wrong usage, after which systemd gives up"
+    assert json.loads(done.stdout)["error"]["code"] == "filesystem_read_only"
+
+
 def test_a_worker_that_starts_while_the_server_takes_no_writes_is_started_again(
     project: Project, postgres: PostgresServer
 ) -> None:

@@ -10,6 +10,7 @@ On crash: SQLite recovers from the WAL at the next open; nothing needs to be und
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.model.errors import (
+    FilesystemReadOnly,
     HoldfastError,
     NotOurStore,
     StoreDamaged,
@@ -71,9 +73,7 @@ def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
     connection = connect_file(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         if connection.readonly("main"):
-            raise StoreReadOnly(
-                f"{path} cannot be written by this user, and reading needs that, too. Make it writable, or copy it."
-            )
+            raise _read_only(path)
         patiently(lambda: connection.pragma("journal_mode", "wal"))
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -CACHE_KIB)
@@ -82,6 +82,17 @@ def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
         close_untouched(connection)
         raise
     return connection
+
+
+def _read_only(path: Path) -> StoreReadOnly:
+    if os.statvfs(path).f_flag & os.ST_RDONLY or os.access(path, os.W_OK):  # ext4 keeps the flag after an error
+        return FilesystemReadOnly(
+            f"the file system of {path} accepts no writes, and reading needs that, too. Find out why (`dmesg`) and "
+            "mount it for writing, or copy the database and its -wal."
+        )
+    return StoreReadOnly(
+        f"{path} cannot be written by this user, and reading needs that, too. Make it writable, or copy it."
+    )
 
 
 def close_untouched(connection: apsw.Connection) -> None:
@@ -109,6 +120,8 @@ def translated(error: Exception, where: str) -> HoldfastError:
             return error
         case apsw.FullError() | apsw.IOError() if _is_full(error):
             return StoreFull(f"The disk of {where} is full; nothing was written. Free some space, then resume.")
+        case OSError(errno=errno.EROFS):
+            return FilesystemReadOnly(f"{where}: the file system accepts no writes.")
         case apsw.ReadOnlyError() | PermissionError():
             return StoreReadOnly(f"{where} cannot be written: {error}")
         case apsw.NotADBError():

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import apsw
 
-from holdfast.model.errors import NotOurStore, StoreError, StoreMissing, StoreReadOnly
+from holdfast.model.errors import FilesystemReadOnly, NotOurStore, StoreError, StoreMissing, StoreReadOnly
 from holdfast.store.sqlite import filesystems, foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
 from holdfast.store.sqlite.sqlite_connections import (
@@ -154,7 +154,8 @@ def _create(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise StoreMissing(f"{path}: there is no directory {path.parent}. Make it first.") from None
     except OSError as error:
-        raise StoreReadOnly(f"{path} cannot be created: {error.strerror}.") from error
+        kind = FilesystemReadOnly if error.errno == errno.EROFS else StoreReadOnly
+        raise kind(f"{path} cannot be created: {error.strerror}.") from error
 
 
 def _is_roomy(handle: int) -> bool:
