@@ -148,10 +148,10 @@ NUMBERS_OUTSIDE_LIMITS: dict[str, int] = {
 FORMAT_NUMBERS."""
 
 FORMAT_NUMBERS: set[str] = {
-    "holdfast/store/sqlite/file_identity.py: _ANSWER_BYTES",
-    "holdfast/store/sqlite/file_identity.py: _CURRENT_FOLDER",
-    "holdfast/store/sqlite/file_identity.py: _INODE_ONLY",
-    "holdfast/store/sqlite/file_identity.py: _NO_SYNCHRONISATION",
+    "holdfast/store/sqlite/open_files.py: _ANSWER_BYTES",
+    "holdfast/store/sqlite/open_files.py: _CURRENT_FOLDER",
+    "holdfast/store/sqlite/open_files.py: _INODE_ONLY",
+    "holdfast/store/sqlite/open_files.py: _NO_SYNCHRONISATION",
     "holdfast/store/sqlite/open_files.py: COUNTER_AT",
     "holdfast/store/sqlite/open_files.py: COUNTER_SIZE",
     "holdfast/store/sqlite/open_files.py: INDEX_IN_USE",

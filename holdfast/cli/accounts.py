@@ -10,7 +10,7 @@ from holdfast.cli import output
 from holdfast.model.errors import HoldfastError
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
 from holdfast.store.contract import Store
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans
 from holdfast.store.row_types import NodeRow, RunRow
 
 

@@ -31,7 +31,7 @@ from holdfast.rules import branches, cutting, previews
 from holdfast.rules.branches import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.store.records import state_rows
-from holdfast.store.records.history import History
+from holdfast.store.records.journal import History
 from holdfast.store.records.run_records import find_run
 from holdfast.store.records.stored_values import held_value
 from holdfast.store.row_types import BranchRow, Commit, CommitResult, MessageOutcome, MessageRow, RunChange, RunRow

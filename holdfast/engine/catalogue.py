@@ -29,10 +29,9 @@ from holdfast.rules.catalogue import Finding, NothingStable
 from holdfast.rules.draft import Draft
 from holdfast.store.contract import Store
 from holdfast.store.records import state_rows
-from holdfast.store.records.history import History
-from holdfast.store.records.journal import DAMAGE, readable, refuse_newer
+from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.journal import DAMAGE, History, readable, refuse_newer
 from holdfast.store.records.run_records import find_run
-from holdfast.store.records.wait_history import Register
 from holdfast.store.row_types import Commit, MessageOutcome, MessageRow, RunRow
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from holdfast.model.state import RunState
 from holdfast.rules.branches import AnswerEdit, Edits
 from holdfast.rules.cutting import find
 from holdfast.rules.draft import Refusal
-from holdfast.store.records.history import History
+from holdfast.store.records.journal import History
 from holdfast.store.records.stored_values import held_value
 
 KNOWN = ("input", "vars", "outputs", "answers", "version")

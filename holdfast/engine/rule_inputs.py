@@ -27,9 +27,7 @@ from holdfast.model.state import OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.rules import undoing
 from holdfast.store.contract import Store
-from holdfast.store.records.history import History
-from holdfast.store.records.journal import CANNOT_BE_READ, event_of
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import CANNOT_BE_READ, History, Plans, event_of
 from holdfast.store.records.stored_values import PORTION, Values
 from holdfast.store.row_types import NodeRow
 

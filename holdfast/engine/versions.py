@@ -11,7 +11,7 @@ from holdfast.model.definition import Definition
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.graph import Plan
 from holdfast.store.contract import Store
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans
 
 
 class Versions(Plans):

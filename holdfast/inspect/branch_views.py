@@ -16,9 +16,9 @@ from holdfast.inspect import run_views
 from holdfast.model.views import EventView, iso, when
 from holdfast.rules.branches import REQUESTS
 from holdfast.store.contract import Store
-from holdfast.store.records.history import History
+from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.journal import History
 from holdfast.store.records.state_rows import node_row
-from holdfast.store.records.wait_history import Register
 from holdfast.store.row_types import EngineRow, EventRow, LinkedRow, NodeRow, RunRow, VersionRow, WaitRow
 
 _encode = msgspec.json.Encoder().encode

@@ -17,8 +17,7 @@ from holdfast.model.views import EventView, Wait
 from holdfast.store.clocks import Clock
 from holdfast.store.contract import Store
 from holdfast.store.records.expected_rows import JournalAudit
-from holdfast.store.records.history import History
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import History, Plans
 from holdfast.store.row_types import RunRow
 
 

@@ -32,7 +32,7 @@ from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile, write_counter
 from holdfast.store.sqlite.sqlite_connections import Readers, open_bare, translated
 from holdfast.store.sqlite.sqlite_contents import SqliteContents
-from holdfast.store.sqlite.sqlite_schema import is_our_header
+from holdfast.store.sqlite.sqlite_opening import is_our_header
 from holdfast.store.urls import contents_at, database_file, is_postgres, shown
 
 PAGES_AT_ONCE: Final = 2_000

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from holdfast.model.errors import StoreError, StoreFull, StoreReadOnly
+from holdfast.store.clocks import awake_micros, boot_id
 from holdfast.store.contract import Store
-from holdfast.store.machine import awake_micros, boot_id
 from holdfast.store.row_types import EngineRow
 
 Sight = Literal["held", "free", "unknown"]

@@ -9,8 +9,8 @@ Invariants: sees only what was committed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import RUN_TERMINAL
@@ -19,13 +19,16 @@ from holdfast.store.row_types import (
     AskedRow,
     BasketRow,
     BranchRow,
+    Check,
     EngineRow,
     EventRow,
+    Evidence,
     LinkedRow,
     MessageRow,
     NodeRow,
     RunRow,
     Standing,
+    Suspect,
     TimerRow,
     VersionRow,
     WaitRow,
@@ -38,6 +41,14 @@ NUMBER_MAX = 2**63 - 1
 _BEFORE_ALL = (-(2**63), "")
 _FIRST_TIMER = (-(2**62), 0, "")
 
+_DATED = frozenset({"wait_for_ended_child", "left_alone", "overdue"})
+"""Checks that ask how long ago something was."""
+
+_T = TypeVar("_T")
+
+Ask = Callable[[str, tuple[Any, ...]], list[Any]]
+"""All rows that the statement of a name gives."""
+
 
 def run_row(row: Sequence[Any]) -> RunRow:
     """A row of `run_state` as the contract has it."""
@@ -48,7 +59,7 @@ def _asked_row(row: tuple[Any, ...]) -> AskedRow:
     return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
 
 
-class Reads(ABC):
+class Queries(ABC):
     """The reading half of a driver."""
 
     @abstractmethod
@@ -301,3 +312,50 @@ class Reads(ABC):
 
     def counts(self) -> dict[str, int]:
         return dict(self._rows("counts"))
+
+    # checking (the doctor's) ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _at_one_moment(self, work: Callable[[Ask], _T]) -> _T:
+        """Does `work`, which may be done twice; all of its statements see the same moment."""
+
+    def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
+        return self._at_one_moment(lambda ask: _evidence(ask, run_no, after, limit))
+
+    def run_page(self, after_no: int, limit: int) -> tuple[int, int]:
+        count, last_no = self._rows("run_page", (after_no, limit))[0]
+        return count, last_no if count else after_no
+
+    def run_numbers(self, first_no: int, last_no: int) -> list[int]:
+        return [run_no for (run_no,) in self._rows("run_numbers", (first_no, last_no))]
+
+    def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
+        bindings: tuple[int, ...] = (first_no, last_no)
+        if check in _DATED:
+            bindings = (*bindings, before)
+        elif check == "format":
+            bindings = (*bindings, FORMAT)
+        found = [Suspect._make(row) for row in self._rows(f"suspect_{check}", bindings)]
+        return sorted(found, key=lambda one: (one.run_no, one.node or "", one.path or "", one.found))
+
+    def versions(self) -> list[VersionRow]:
+        return [VersionRow._make(row) for row in self._rows("all_versions")]
+
+
+def _evidence(ask: Ask, run_no: int, after: int, limit: int | None) -> Evidence:
+    rows = ask("run_by_no", (run_no,))
+    run = run_row(rows[0]) if rows else None
+    events = [EventRow._make(row) for row in ask("events", (run_no, after, NUMBER_MAX if limit is None else limit))]
+    branches = [BranchRow._make(row) for row in ask("branches", (run_no,))]
+    if limit is not None and len(events) == limit:
+        return Evidence(run, events, branches, False)
+    return Evidence(
+        run,
+        events,
+        branches,
+        True,
+        [NodeRow._make(row) for row in ask("nodes", (run_no,))],
+        [WaitRow._make(row) for row in ask("waits_of_run", (run_no,))],
+        [TimerRow._make(row) for row in ask("timers_of_run", (run_no,))],
+        [MessageRow._make(row) for row in ask("messages_of_run", (run_no,))],
+    )

@@ -23,9 +23,9 @@ from holdfast.model import journal_format
 from holdfast.model.errors import UsageError
 from holdfast.model.lineage import fold
 from holdfast.store.records import state_rows
-from holdfast.store.records.history import History
+from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.journal import History
 from holdfast.store.records.run_records import find_run
-from holdfast.store.records.wait_history import Register
 from holdfast.store.row_types import RunRow
 from holdfast.store.sqlite.sqlite_connections import database_path
 from holdfast.store.sqlite.sqlite_store import SqliteStore

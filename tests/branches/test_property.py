@@ -26,7 +26,7 @@ from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition, Settings
 from holdfast.model.errors import StoreError
 from holdfast.model.naming import instance_text
-from holdfast.store.records.history import History
+from holdfast.store.records.journal import History
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.worker.executor import LocalExecutor
 from tests.budget import examples

@@ -160,7 +160,7 @@ def test_f11_a_new_file_whose_making_is_killed_at_any_statement_is_made_at_the_n
 
 def test_f11_an_upgrade_that_is_killed_at_any_statement_is_completed_at_the_next_open(arena: Arena) -> None:
     from holdfast.store.sql_files import migrations
-    from holdfast.store.sqlite.sqlite_schema import migrate
+    from holdfast.store.sqlite.sqlite_opening import migrate
 
     fresh = arena.sibling("fresh")
     fresh.finish("chain:r")

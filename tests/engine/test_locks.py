@@ -18,9 +18,8 @@ import holdfast as hf
 from holdfast.engine.ownership.lease import Lease
 from holdfast.model.errors import StoreError, StoreReadOnly
 from holdfast.store import liveness
-from holdfast.store.clocks import SystemClock
+from holdfast.store.clocks import SystemClock, boot_id
 from holdfast.store.liveness import LockFile, Locks, life_of
-from holdfast.store.machine import boot_id
 from holdfast.store.row_types import EngineRow
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.engine.kit import url

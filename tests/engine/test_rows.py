@@ -12,8 +12,8 @@ from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.evolve import evolve
 from holdfast.model.state import HeldSignal, RunState
+from holdfast.store.records.expected_rows import Register
 from holdfast.store.records.state_rows import event_rows, wait_rows
-from holdfast.store.records.wait_history import Register
 from holdfast.store.row_types import MessageRow
 from tests.rules.play import Play, call, ref
 

@@ -20,7 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.ownership import lease
 from holdfast.model.errors import StoreError, UsageError
 from holdfast.store.postgres.postgres_address import address
-from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_schema import in_schema
 from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.engine.kit import attempts, owner, types, until
 from tests.engine.shared_kit import Shop, beside

@@ -13,8 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine import engine as engine_module
 from holdfast.inspect.doctor import check
-from holdfast.store.clocks import SystemClock
-from holdfast.store.machine import elapsed_nanos
+from holdfast.store.clocks import SystemClock, elapsed_nanos
 from tests.engine.kit import check_file, owner, until, url
 
 SECOND = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast.store.postgres.postgres_address import address
-from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_schema import in_schema
 
 T = TypeVar("T")
 

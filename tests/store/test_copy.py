@@ -25,7 +25,7 @@ from holdfast.store.copying import Copied
 from holdfast.store.liveness import Locks, life_of
 from holdfast.store.postgres import postgres_contents
 from holdfast.store.postgres.postgres_address import address
-from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_schema import in_schema
 from holdfast.store.row_types import EngineRow
 from holdfast.store.sql_files import migrations
 from holdfast.store.sqlite.sqlite_contents import SqliteContents

@@ -306,7 +306,7 @@ def test_a_database_in_memory_has_no_backup(kept: Path) -> None:
 def test_a_copy_of_an_old_version_is_brought_up_to_date(path: Path, kept: Path) -> None:
     """A backup that was made by SQLite, of a store of an older Holdfast, is restored as well."""
     from holdfast.store.sql_files import migrations
-    from holdfast.store.sqlite.sqlite_schema import migrate
+    from holdfast.store.sqlite.sqlite_opening import migrate
 
     with closing(apsw.Connection(str(kept))) as old:
         migrate(old, "old", migrations("sqlite")[:5])

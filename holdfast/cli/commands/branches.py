@@ -10,8 +10,7 @@ from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import branch_views
-from holdfast.store.records.history import History
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import History, Plans
 
 
 def command(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:

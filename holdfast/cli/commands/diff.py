@@ -10,8 +10,7 @@ from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.inspect import branch_views
 from holdfast.model.naming import instance_text
-from holdfast.store.records.history import History
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import History, Plans
 
 VALUE_CHARS_MAX = 60
 

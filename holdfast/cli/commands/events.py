@@ -14,8 +14,7 @@ from holdfast.model.errors import UsageError
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import EventView
-from holdfast.store.records.history import History
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import History, Plans
 
 
 def command(

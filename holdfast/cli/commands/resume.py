@@ -31,7 +31,7 @@ from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import Wait
 from holdfast.opening import open_engine
 from holdfast.store.contract import Store
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans
 from holdfast.store.row_types import RunRow
 
 ALL_MAX = 100_000

@@ -24,9 +24,7 @@ from holdfast.model.expressions import follow
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import iso_or_none
 from holdfast.store.contract import Store
-from holdfast.store.records.history import History
-from holdfast.store.records.journal import event_at
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import History, Plans, event_at
 from holdfast.store.records.run_records import (
     cancel_asked,
     creation_of,

@@ -26,9 +26,9 @@ from holdfast.model.graph import Plan
 from holdfast.model.lineage import ROOT_BRANCH, Branch, branches_of, lineage
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.violations import Repair, Violation, violation
-from holdfast.store.records.history import entry_of
+from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.journal import entry_of
 from holdfast.store.records.state_rows import node_row
-from holdfast.store.records.wait_history import Register
 from holdfast.store.row_types import EventRow, Evidence, NodeRow
 
 Instance = tuple[str, str, int]

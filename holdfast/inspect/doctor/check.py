@@ -21,7 +21,7 @@ from holdfast.model.validation import check as problems_of
 from holdfast.model.violations import Repair, Report, Violation, violation
 from holdfast.store.clocks import Clock, clock_of
 from holdfast.store.contract import Store
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans
 from holdfast.store.records.run_records import find_run
 from holdfast.store.row_types import VersionRow
 

@@ -15,7 +15,7 @@ from holdfast.model.limits import DOCTOR_EVENTS_AT_ONCE
 from holdfast.model.violations import Repair, Violation
 from holdfast.store.contract import Store
 from holdfast.store.records.expected_rows import ExpectedRows, JournalAudit
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans
 from holdfast.store.row_types import EventRow, RunRow
 
 

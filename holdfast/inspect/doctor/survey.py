@@ -15,9 +15,9 @@ from holdfast.model.limits import DOCTOR_PATIENCE_SECONDS, SECOND
 from holdfast.model.timers import Elapsed, due
 from holdfast.model.views import humanize_duration
 from holdfast.model.violations import Repair, Violation, violation
+from holdfast.store.clocks import awake_micros
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Life, Locks, life_of
-from holdfast.store.machine import awake_micros
 from holdfast.store.row_types import Check, EngineRow, Suspect
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 
 from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.postgres.postgres_connections import in_transaction
-from holdfast.store.postgres.postgres_statements import Part, Statements
+from holdfast.store.postgres.postgres_schema import Part, Statements
 from holdfast.store.row_types import Commit, CommitResult, EventRow, NodeRow, RunChange, RunStep, TimerRow, WaitRow
 
 RUNS_MAX: Final = 500

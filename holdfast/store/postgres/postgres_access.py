@@ -19,7 +19,6 @@ import asyncpg
 
 from holdfast.model.errors import HoldfastError, OutcomeUnknown, ServerReadOnly, StoreError
 from holdfast.model.timers import Elapsed
-from holdfast.store.checks import Ask, Checks
 from holdfast.store.postgres.change_hints import Changes, Listener
 from holdfast.store.postgres.driver_internals import Raw, check_names, self_test
 from holdfast.store.postgres.postgres_address import address
@@ -32,8 +31,8 @@ from holdfast.store.postgres.postgres_connections import (
     Patience,
     translated,
 )
-from holdfast.store.postgres.postgres_schema import migrate
-from holdfast.store.postgres.postgres_statements import Statements
+from holdfast.store.postgres.postgres_schema import Statements, migrate
+from holdfast.store.queries import Ask, Queries
 
 AWAY_SECONDS: Final = 600.0
 """How long a verb waits for a server that is away: a restart takes seconds, a failover a minute or two."""
@@ -54,7 +53,7 @@ Work = Callable[[Raw, bool], Coroutine[Any, Any, _T]]
 """What is done over one connection. True: it is done again, and may have happened before."""
 
 
-class PostgresAccess(Checks):
+class PostgresAccess(Queries):
     """One schema of a server. Any thread may call any method, also one that runs an event loop."""
 
     is_shared: Final = True
@@ -118,7 +117,7 @@ class PostgresAccess(Checks):
             self._check()
             self._drop("it was closed")
 
-    # reading (the verbs are in queries.py and checks.py) --------------------------------------------------------
+    # reading (the verbs are in queries.py) --------------------------------------------------------
 
     def now(self) -> int:
         moment: int = self._at_once("now")[0][0]

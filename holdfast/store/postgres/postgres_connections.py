@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from holdfast.model.errors import HoldfastError, ServerReadOnly, StoreDamaged, StoreError, StoreFull, StoreMissing
-from holdfast.store.postgres import array_encoding, driver_internals
+from holdfast.store.postgres import driver_internals
 from holdfast.store.postgres.driver_internals import Raw, run_blocking
 from holdfast.store.postgres.postgres_address import STATEMENTS_KEPT, Address
 from holdfast.store.sql_files import load
@@ -117,7 +117,7 @@ class Connection:
     def connect(self, where: Address, answer_seconds: float) -> None:
         """Meets the server. Nobody uses a connection that is refused."""
         self._raw = self.wait(_connect(where, answer_seconds))
-        array_encoding.install(self._raw)
+        driver_internals.install_array_encoders(self._raw)
         self.wait(_verify(self._raw, where.shown))
 
     @property

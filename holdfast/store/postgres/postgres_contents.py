@@ -18,7 +18,7 @@ from holdfast.model.errors import HoldfastError, StoreError
 from holdfast.store.contents import NOT_COPIED, OWN, UNFINISHED, Meta, Row, Table
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import LOST, connected, translated
-from holdfast.store.postgres.postgres_statements import Statements
+from holdfast.store.postgres.postgres_schema import Statements
 from holdfast.store.row_types import EngineRow, Standing
 
 FETCHED: Final = 100

@@ -17,8 +17,7 @@ from holdfast.model.lineage import ROOT_BRANCH, is_in
 from holdfast.model.state import Fold
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.contract import Store
-from holdfast.store.records.journal import event_at
-from holdfast.store.records.plans import Plans
+from holdfast.store.records.journal import Plans, event_at
 from holdfast.store.records.state_rows import state_from_rows
 from holdfast.store.records.stored_values import Values
 from holdfast.store.row_types import EventRow, RunRow

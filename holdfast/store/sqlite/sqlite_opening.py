@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import secrets
 import stat
 import time
 from contextlib import suppress
@@ -21,8 +22,17 @@ from urllib.parse import quote
 
 import apsw
 
-from holdfast.model.errors import FilesystemReadOnly, NotOurStore, StoreError, StoreMissing, StoreReadOnly
-from holdfast.store.sqlite import filesystems, foreign_wal
+from holdfast.model.errors import (
+    FilesystemReadOnly,
+    NotOurStore,
+    StoreError,
+    StoreMissing,
+    StoreReadOnly,
+    UnsafeFilesystem,
+)
+from holdfast.store.contents import refuse_unfinished
+from holdfast.store.sql_files import Migration, load, migrations, pending
+from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
 from holdfast.store.sqlite.sqlite_connections import (
     STATEMENT_CACHE,
@@ -32,7 +42,6 @@ from holdfast.store.sqlite.sqlite_connections import (
     patiently,
     plan_once,
 )
-from holdfast.store.sqlite.sqlite_schema import SQLITE_MAGIC, header_fits, inspect, migrate
 
 NAME_SECONDS = 5.0
 """How long a database may be locked while no process has the index of its log open: one that opens or closes it does
@@ -59,7 +68,7 @@ def open_memory() -> apsw.Connection:
 
 def find_file(path: Path, *, create: bool, allow_network: bool) -> OpenFile:
     """The database file, empty if it is new. Without `create` one that is not there is not made."""
-    filesystems.refuse_unsafe(path, allowed=allow_network)
+    refuse_unsafe(path, allowed=allow_network)
     if create:
         _create(path)
     elif not path.exists():
@@ -202,3 +211,136 @@ def _grow_wal(path: Path) -> None:
         finally:
             with suppress(FileNotFoundError):
                 fresh.unlink()
+
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+APPLICATION_ID = 0x486F6C64
+"""`Hold`, in the header of every database file of ours."""
+
+
+def is_our_header(header: bytes) -> bool:
+    """Whether the first 100 bytes of a file say that it is a SQLite database of ours, of whatever version."""
+    return header.startswith(SQLITE_MAGIC) and int.from_bytes(header[68:72], "big") == APPLICATION_ID
+
+
+def header_fits(header: bytes) -> bool:
+    """Whether the first 100 bytes of a SQLite file without a WAL say that it is ours, and not newer than we are."""
+    user_version, application_id = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+    return application_id == APPLICATION_ID and 0 < user_version <= len(migrations("sqlite"))
+
+
+def inspect(
+    connection: apsw.Connection, where: str, known: tuple[Migration, ...] | None = None
+) -> tuple[Migration, ...]:
+    """What is to be applied to this SQLite database. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
+    if known is None:
+        known = migrations("sqlite")
+    if connection.in_transaction:
+        return _inspect(connection, where, known)
+    connection.execute("BEGIN")  # one snapshot: another process may migrate between two of our statements
+    try:
+        return _inspect(connection, where, known)
+    finally:
+        if connection.in_transaction:  # some errors have ended it already
+            connection.execute("ROLLBACK")
+
+
+def _inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
+    sql = load("sqlite")
+    tables = {name for (name,) in connection.execute(sql["tables"])}
+    application_id = connection.pragma("application_id")
+    if not tables and application_id in (0, APPLICATION_ID):
+        return known
+    if application_id != APPLICATION_ID or not tables >= {"store_meta", "store_migrations"}:
+        raise NotOurStore(f"{where} is a database of another program. Choose another file; nothing was changed.")
+    applied = {number: checksum for number, _, checksum in connection.execute(sql["applied_migrations"])}
+    versions = [version for (version,) in connection.execute(sql["schema_version"])]
+    for version in versions:
+        refuse_unfinished(version, where)
+    if versions != [max(applied, default=0)]:
+        raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
+    return pending(known, applied, where)
+
+
+def migrate(connection: apsw.Connection, where: str, known: tuple[Migration, ...] | None = None) -> int:
+    """Brings a SQLite database to the newest schema; the number of migrations applied here.
+
+    Safe beside other processes that do the same: what is to be done is decided again inside each transaction.
+    """
+    done = 0
+    while inspect(connection, where, known):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            todo = inspect(connection, where, known)
+            if todo:
+                _apply(connection, todo[0])
+                done += 1
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return done
+
+
+def _apply(connection: apsw.Connection, migration: Migration) -> None:
+    sql = load("sqlite")
+    if migration.number == 1:
+        connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", migration.number)
+    connection.execute(migration.sql)
+    connection.execute(sql["add_migration"], (migration.number, migration.name, migration.checksum))
+    connection.execute(sql["set_schema_version"], (migration.number, secrets.token_hex(16)))
+
+
+VARIABLE: Final = "HOLDFAST_ALLOW_NETWORK_FILESYSTEM"
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
+UNSAFE: Final = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "davfs"),
+        *("ceph", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs", "pvfs2", "gfs2", "ocfs2"),
+        *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.cephfs", "fuse.s3fs", "fuse.rclone"),
+        *("fuse.gcsfuse", "fuse.goofys", "fuse.mount-s3", "fuse.blobfuse", "fuse.blobfuse2", "fuse.juicefs"),
+        *("fuse.davfs", "fuse.davfs2", "fuse.curlftpfs", "fuse.smbnetfs", "fuse.nfs", "fuse.moosefs", "fuse.mfs"),
+        *("fuse.lizardfs", "fuse.seaweedfs", "fuse.weed", "fuse.gvfsd-fuse", "fuse.google-drive-ocamlfuse"),
+    }
+)
+"""As the kernel calls them. Others in user space (fuse-overlayfs, mergerfs, NTFS) pass locks on."""
+
+
+def refuse_unsafe(path: Path, *, allowed: bool) -> None:
+    """Raises UnsafeFilesystem when a database at this path could not be locked. `allowed`: the caller takes the risk.
+    (The variable does for a whole process.)"""
+    kind = None if allowed or is_allowed_here() else filesystem_of(path.resolve().parent)
+    if kind in UNSAFE:
+        raise UnsafeFilesystem(
+            f"{path} lies on a file system of type {kind}, where SQLite's locks do not work: two processes would "
+            "damage the database. Use a local disk, or PostgreSQL for several machines. If one process on one machine "
+            f"is all that opens it, set {VARIABLE}=1, or hf.open(..., allow_network_filesystem=True), at your own risk"
+        )
+
+
+def is_allowed_here() -> bool:
+    """Whether the variable allows it."""
+    return os.environ.get(VARIABLE, "0").lower() not in ("", "0", "false", "no")
+
+
+def filesystem_of(directory: Path) -> str | None:
+    """The type of the file system that a directory is on; None: it is not known."""
+    try:
+        device = os.stat(directory).st_dev
+        mounts = MOUNTS.read_text("utf-8", "replace")
+    except OSError:
+        return None
+    return kind_in(mounts, f"{os.major(device)}:{os.minor(device)}")
+
+
+def kind_in(mounts: str, device: str) -> str | None:
+    """The type of the file system of a device, in the kernel's table of mounts."""
+    for line in mounts.splitlines():
+        where, _, what = line.partition(" - ")
+        fields = where.split(" ")
+        if len(fields) > 2 and fields[2] == device:
+            return what.partition(" ")[0]
+    return None

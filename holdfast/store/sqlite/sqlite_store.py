@@ -20,7 +20,7 @@ import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreGone
 from holdfast.model.timers import Elapsed
-from holdfast.store.checks import Ask, Checks
+from holdfast.store.queries import Ask, Queries
 from holdfast.store.row_types import Check, Commit, CommitResult, EngineRow, Health, MessageRow, Rebuilt, RunRow, Sent
 from holdfast.store.sql_files import load, migrations
 from holdfast.store.sqlite import foreign_wal
@@ -45,7 +45,7 @@ class _Busy(Exception):
     """Another process writes, and whoever asked cannot wait."""
 
 
-class SqliteStore(Checks):
+class SqliteStore(Queries):
     """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
 
     Any thread may call any verb. Raises StoreError or one of its kinds, and OutcomeUnknown from a verb that writes.
@@ -220,7 +220,7 @@ class SqliteStore(Checks):
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._transaction(lambda cursor: send(cursor, messages)) if messages else []
 
-    # reading (the verbs are in queries.py and checks.py) ----------------------------------------------------------
+    # reading (the verbs are in queries.py) ----------------------------------------------------------
 
     def now(self) -> int:
         return time.time_ns() // 1_000

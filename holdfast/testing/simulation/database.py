@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.store.queries import Reads
-from holdfast.store.row_types import Evidence
+from holdfast.store.queries import Queries
 
 RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
 TABLES = ("run_state", "run_node_state", "run_events", *RARE, "engines", "engine_slots", "workflow_versions")
@@ -36,7 +35,7 @@ Contents = Mapping[str, list[Any]]
 """Everything that is in a database, as its driver keeps it."""
 
 
-class WorldDatabase(Reads):
+class WorldDatabase(Queries):
     """A real driver, with a few looks that no engine needs."""
 
     url: str
@@ -63,9 +62,6 @@ class WorldDatabase(Reads):
     def image(self, run_no: int, after: int) -> Image:
         """The row of a run, its events after `after`, and all its other rows, as they lie there. (The row has one
         column more: whether there are waits, timers, messages or branches of anybody.)"""
-
-    @abstractmethod
-    def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence: ...
 
     @abstractmethod
     def close(self) -> None: ...

@@ -111,7 +111,7 @@ class Remembering(WorldDatabase):
 
     def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
         self._bring_up()
-        return super().evidence(run_no, after, limit)  # type: ignore[safe-super]  # as above
+        return super().evidence(run_no, after, limit)
 
     # --- the real database ---------------------------------------------------------------------------------------
 

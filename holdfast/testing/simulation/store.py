@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
-from holdfast.store.queries import Reads
+from holdfast.store.queries import Queries
 from holdfast.store.row_types import Commit, CommitResult, EngineRow, MessageRow, RunRow, Sent, Standing
 from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import PowerCut
 
 T = TypeVar("T")
-_READS = frozenset(name for name in vars(Reads) if not name.startswith("_")) - {"store_id", "standing"}
+_READS = frozenset(name for name in vars(Queries) if not name.startswith("_")) - {"store_id", "standing"}
 """Every verb that only asks. One that is neither here nor written out below is not known: it may well write."""
 
 

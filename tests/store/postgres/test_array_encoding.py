@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.store.postgres import array_encoding
+from holdfast.store.postgres import driver_internals
 from tests.servers import PostgresServer
 from tests.store.postgres_kit import asking
 
@@ -22,7 +22,7 @@ def there_and_back(server: PostgresServer, kind: str, columns: Sequence[Sequence
     """What the server has understood of these arrays, element by element."""
 
     async def ask(connection: asyncpg.Connection[Any]) -> list[list[Any]]:
-        array_encoding.install(connection)
+        driver_internals.install_array_encoders(connection)
         statement = "SELECT value FROM unnest($1::KIND[]) WITH ORDINALITY AS v (value, place) ORDER BY place"
         found = [await connection.fetch(statement.replace("KIND", kind), column) for column in columns]
         return [[row[0] for row in rows] for rows in found]

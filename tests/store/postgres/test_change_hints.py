@@ -16,7 +16,7 @@ import pytest
 from holdfast.model.errors import HoldfastError, OutcomeUnknown
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import Connections
-from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_schema import in_schema
 from holdfast.store.postgres.postgres_store import PostgresStore
 from holdfast.store.row_types import EngineRow
 from tests.servers import PostgresServer, Proxy

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from holdfast.model.errors import StoreError
-from holdfast.store.postgres import array_encoding, driver_internals
+from holdfast.store.postgres import driver_internals
 from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.servers import PostgresServer
 from tests.tidy_code import ROOT
@@ -66,8 +66,8 @@ def test_arrays_that_do_not_arrive_as_they_were_sent_are_refused(
     def in_another_order(values: Any) -> bytes:
         return encode(list(reversed(values)))
 
-    encode: Callable[[Any], bytes] = array_encoding.texts
-    monkeypatch.setattr(array_encoding, "texts", in_another_order)
+    encode: Callable[[Any], bytes] = driver_internals.texts
+    monkeypatch.setattr(driver_internals, "texts", in_another_order)
     assert "an array does not reach the server as it was sent" in refused_at_open(postgres)
 
 

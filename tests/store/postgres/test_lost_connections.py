@@ -19,7 +19,7 @@ from holdfast.model.errors import (
 from holdfast.store.postgres import postgres_access as driver
 from holdfast.store.postgres import postgres_connections
 from holdfast.store.postgres.postgres_address import address
-from holdfast.store.postgres.postgres_statements import in_schema
+from holdfast.store.postgres.postgres_schema import in_schema
 from holdfast.store.postgres.postgres_store import PostgresStore
 from holdfast.store.row_types import Commit, EngineRow, MessageOutcome, Rebuilt
 from tests.servers import EXECUTE, PostgresServer, Proxy, Side

@@ -16,8 +16,7 @@ from holdfast.model.errors import (
 from holdfast.model.journal_format import FORMAT
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import OWN_SETTINGS, translated
-from holdfast.store.postgres.postgres_schema import migrate
-from holdfast.store.postgres.postgres_statements import Statements, in_schema
+from holdfast.store.postgres.postgres_schema import Statements, in_schema, migrate
 from holdfast.store.postgres.postgres_store import PostgresStore
 from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow, MessageOutcome, WaitRow
 from holdfast.store.sql_files import Migration, load, migrations, schema

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite import file_identity
-from holdfast.store.sqlite.file_identity import WatchedPath, of_stat
+from holdfast.store.sqlite import open_files
+from holdfast.store.sqlite.open_files import WatchedPath, of_stat
 
 
 @pytest.fixture(params=["statx", "stat"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to ask: with the system call, and where it is missing."""
     if request.param == "stat":
-        monkeypatch.setattr(file_identity, "_statx", None)
+        monkeypatch.setattr(open_files, "_statx", None)
     elif sys.platform != "linux":
         pytest.skip("statx is a system call of Linux")
     return str(request.param)
@@ -54,5 +54,5 @@ def test_identity_is_read_without_the_times_of_the_file(tmp_path: Path, monkeypa
         raise AssertionError("reading the times makes the next commit slower")
 
     watched = WatchedPath(tmp_path)
-    monkeypatch.setattr(file_identity.os, "stat", stat)
+    monkeypatch.setattr(open_files.os, "stat", stat)
     assert watched.identity()

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.cli import settings
 from holdfast.cli.commands.backup import backup_command
 from holdfast.model.errors import UnsafeFilesystem, UsageError
-from holdfast.store.sqlite import filesystems
+from holdfast.store.sqlite import sqlite_opening
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 MOUNTS = """\
@@ -30,8 +30,8 @@ def on_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     share = tmp_path / "share"
     share.mkdir()
     known = {share: "nfs4"}
-    monkeypatch.setattr(filesystems, "filesystem_of", known.get)
-    monkeypatch.delenv(filesystems.VARIABLE, raising=False)
+    monkeypatch.setattr(sqlite_opening, "filesystem_of", known.get)
+    monkeypatch.delenv(sqlite_opening.VARIABLE, raising=False)
     return share
 
 
@@ -39,13 +39,13 @@ def on_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ("device", "kind"), [("254:0", "ext4"), ("0:41", "nfs4"), ("0:42", "fuse.sshfs"), ("0:99", None)]
 )
 def test_the_type_of_a_file_system_is_read_from_the_table_of_mounts(device: str, kind: str | None) -> None:
-    assert filesystems.kind_in(MOUNTS, device) == kind
+    assert sqlite_opening.kind_in(MOUNTS, device) == kind
 
 
 def test_the_file_system_of_this_machine_is_found(tmp_path: Path) -> None:
-    assert filesystems.filesystem_of(tmp_path) not in filesystems.UNSAFE
-    assert filesystems.filesystem_of(Path("/proc")) == "proc"
-    assert filesystems.filesystem_of(tmp_path / "nothing") is None
+    assert sqlite_opening.filesystem_of(tmp_path) not in sqlite_opening.UNSAFE
+    assert sqlite_opening.filesystem_of(Path("/proc")) == "proc"
+    assert sqlite_opening.filesystem_of(tmp_path / "nothing") is None
 
 
 def test_a_database_on_a_network_file_system_is_refused_before_anything_is_made(on_network: Path) -> None:
@@ -69,10 +69,10 @@ def test_it_can_be_allowed_by_an_option_or_a_variable(on_network: Path, monkeypa
     with pytest.raises(UnsafeFilesystem):
         asyncio.run(open_there())
     asyncio.run(open_there(allow_network_filesystem=True))
-    monkeypatch.setenv(filesystems.VARIABLE, "0")
+    monkeypatch.setenv(sqlite_opening.VARIABLE, "0")
     with pytest.raises(UnsafeFilesystem):
         asyncio.run(open_there())
-    monkeypatch.setenv(filesystems.VARIABLE, "1")
+    monkeypatch.setenv(sqlite_opening.VARIABLE, "1")
     asyncio.run(open_there())
 
 
@@ -84,7 +84,7 @@ def test_it_can_be_allowed_by_the_project_file(on_network: Path, monkeypatch: py
         settings.database_url()
     Path("holdfast.toml").write_text("[holdfast]\nallow_network_filesystem = true\n")
     assert settings.database_url("runs.db") == "runs.db"
-    assert os.environ[filesystems.VARIABLE] == "1"
+    assert os.environ[sqlite_opening.VARIABLE] == "1"
 
 
 def test_a_backup_may_be_made_on_a_network_file_system(

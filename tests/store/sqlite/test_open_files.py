@@ -18,7 +18,7 @@ import pytest
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreGone, UsageError
 from holdfast.store import backups
 from holdfast.store.sqlite import open_files
-from holdfast.store.sqlite.file_identity import of_stat
+from holdfast.store.sqlite.open_files import of_stat
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.store.conformance.store import make_runs, step
 

@@ -33,12 +33,12 @@ from holdfast.model.errors import (
     StoreReadOnly,
 )
 from holdfast.model.journal_format import FORMAT
-from holdfast.store.checks import Ask
+from holdfast.store.queries import Ask
 from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
 from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, schema
 from holdfast.store.sqlite import sqlite_opening
 from holdfast.store.sqlite.sqlite_connections import Readers, database_path
-from holdfast.store.sqlite.sqlite_schema import APPLICATION_ID, migrate
+from holdfast.store.sqlite.sqlite_opening import APPLICATION_ID, migrate
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
 
@@ -733,7 +733,7 @@ OPEN_AND_DIE = """
     import os, signal, sys
     import apsw
     from holdfast.store.sql_files import Migration
-    from holdfast.store.sqlite import sqlite_schema as module
+    from holdfast.store.sqlite import sqlite_opening as module
     from holdfast.store.sqlite.sqlite_store import SqliteStore
 
     second = sys.argv[3]
