@@ -82,15 +82,23 @@ def _details(error: BaseException) -> tuple[tuple[Any, ...] | None, dict[str, An
 
     args: tuple[Any, ...] | None = None
     with contextlib.suppress(Exception):  # what cannot be stored, or what a user's class does when it is asked
-        made_of = error.__reduce__()
-        if isinstance(made_of, tuple) and made_of[0] is type(error):
-            args = tuple(kept(list(made_of[1])))
+        if isinstance(error, ExceptionGroup):
+            args = tuple(kept([error.message, [_without_frames(_described(e)) for e in error.exceptions]]))
+        else:
+            made_of = error.__reduce__()
+            if isinstance(made_of, tuple) and made_of[0] is type(error):
+                args = tuple(kept(list(made_of[1])))
     attributes: dict[str, Any] = {}
     for name, value in list(vars(error).items()):
         if not name.startswith("__"):
             with contextlib.suppress(Exception):
                 attributes[name] = kept(value)
     return args, attributes
+
+
+def _without_frames(info: ErrorInfo) -> ErrorInfo:
+    """One of the failures in a group, whose own frames have those of the first."""
+    return msgspec.structs.replace(info, frames=())
 
 
 def _remembered(error: BaseException) -> ErrorInfo | None:
@@ -160,10 +168,8 @@ def raise_again(info: ErrorInfo, what: str) -> BaseException:
     error = None if cls is None else _instance(cls, info)
     if error is None:
         error = errors.StepFailed(f"{what}: {info.message}")
-    vars(error)[_REMEMBERED] = info
-    error.add_note(f"(remembered failure of {what})")
-    for frame in info.frames:
-        error.add_note(f"  {frame}")
+    told = [f"(remembered failure of {what})", *(f"  {frame}" for frame in info.frames)]
+    vars(error).update({_REMEMBERED: info, "__notes__": told})  # a class may not let attributes be set
     return error
 
 
@@ -191,6 +197,8 @@ def _instance(cls: type[Exception], info: ErrorInfo) -> Exception | None:
         lambda: _reading(cls, text),
     ]
     if (args := info.args) is not None:
+        if issubclass(cls, ExceptionGroup):
+            args = _of_group(args)
         makers[:0] = [lambda: cls.__new__(cls, *args), lambda: cls(*args)]
     for make in makers:
         try:
@@ -203,6 +211,12 @@ def _instance(cls: type[Exception], info: ErrorInfo) -> Exception | None:
         except Exception:  # noqa: BLE001, S112 - a user's class may want and do anything
             continue
     return None
+
+
+def _of_group(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a group is made again of: its message, and the exceptions in it."""
+    message, infos = args
+    return message, [raise_again(each, "a step") for each in msgspec.convert(infos, list[ErrorInfo])]
 
 
 def _attributes(cls: type[Exception], info: ErrorInfo) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,11 @@ class ApiError(Exception):
         super().__init__(text)
         self.status = status
         self.response = response
+
+
+@dataclass(frozen=True)
+class Refused(Exception):
+    reason: str
 
 
 async def call_async(status: int) -> None:
@@ -92,6 +99,45 @@ async def test_both_passes_see_the_same_exception_of_a_map_and_of_a_race(tmp_pat
     first, second = await _twice(tmp_path / "runs.db", body)
     assert first == second
     assert [each["status"] for each in first] == [500, 503]
+
+
+async def _refuse(reason: str) -> None:
+    raise Refused(reason)
+
+
+async def test_a_class_that_lets_no_attribute_be_set_is_raised_all_the_same(tmp_path: Path) -> None:
+    async def body(ctx: hf.Context) -> Any:
+        try:
+            await ctx.step(_refuse, "closed")
+        except Refused as error:
+            return error.reason, error.__notes__
+
+    first, second = await _twice(tmp_path / "runs.db", body)
+    assert first == second
+    assert first[0] == "closed"
+    assert "in _refuse: " in first[1][-1]
+
+
+async def _call_both() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call_async(429))
+        group.create_task(_refuse("closed"))
+
+
+async def test_a_group_of_exceptions_is_raised_with_the_exceptions_in_it(tmp_path: Path) -> None:
+    async def body(ctx: hf.Context) -> Any:
+        found: list[Any] = []
+        try:
+            await ctx.step(_call_both)
+        except* ApiError as group:
+            found += [_seen(error) for error in group.exceptions]
+        except* Refused as group:
+            found += [error.reason for error in group.exceptions if isinstance(error, Refused)]
+        return found
+
+    first, second = await _twice(tmp_path / "runs.db", body)
+    assert first == second
+    assert (first[0]["class"], first[0]["status"], first[1]) == ("ApiError", 429, "closed")
 
 
 async def test_a_class_that_cannot_be_made_again_is_a_failed_step_from_the_start(tmp_path: Path) -> None:
