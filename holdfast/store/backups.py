@@ -107,9 +107,7 @@ def _what_is_at(path: Path, store_id: str) -> str:
         return "a symbolic link"
     if not path.is_file():
         return "not a file"
-    with path.open("rb") as file:
-        header = file.read(100)
-    if not is_our_header(header):
+    if not is_our_header(_header(path)):
         return "no Holdfast database"
     try:
         with closing(_unused(path)) as connection:
@@ -119,6 +117,11 @@ def _what_is_at(path: Path, store_id: str) -> str:
     if found != store_id:
         return f"{'a backup of' if closed == 'backup' else 'the database of'} another store ({found})"
     return OLDER_BACKUP if closed == "backup" else "a database of the same store, not a backup"
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(100)
 
 
 def restore(url: str, backup: Path, *, is_dead: IsDead, progress: Progress = lambda done, total: None) -> Restored:
@@ -131,9 +134,14 @@ def restore(url: str, backup: Path, *, is_dead: IsDead, progress: Progress = lam
         raise UsageError(f"{backup} is the database itself; name a backup of it")
     before = _epoch_of(target, is_dead)
     with _made_beside(target) as making:
-        with closing(_unused(backup)) as reading:
-            _copy_pages(reading, making, progress)
-        open_once(str(making), create=False)  # refuses what is not ours, and brings an old one up to date
+        try:
+            with closing(_unused(backup)) as reading:
+                _copy_pages(reading, making, progress)
+        except apsw.NotADBError as error:
+            raise NotOurStore(f"{backup} is not a Holdfast database. Nothing was changed.") from error
+        if not is_our_header(_header(making)):  # an empty file would become a new store, and replace all runs
+            raise NotOurStore(f"{backup} is not a Holdfast database, or is empty. Nothing was changed.")
+        open_once(str(making), create=False)  # refuses one that is newer, and brings an old one up to date
         with closing(SqliteContents(making)) as copy:
             epoch = next_epoch(max(copy.meta().epoch, before), copy.now())
             copy.mark(Standing(epoch, "restored"), token_step=RESTORED_TOKENS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -159,7 +160,14 @@ def test_a_backup_that_is_damaged_or_not_ours_replaces_nothing(path: Path, kept:
     with pytest.raises((StoreDamaged, StoreError)):
         restore(path, kept)
     kept.write_text("not a database")
-    with pytest.raises((NotOurStore, StoreError)):
+    with pytest.raises(NotOurStore, match=re.escape(str(kept))):
+        restore(path, kept)
+    kept.write_bytes(b"")  # a download that failed
+    with pytest.raises(NotOurStore, match="is empty"):
+        restore(path, kept)
+    with closing(apsw.Connection(str(kept))) as foreign:
+        foreign.execute("CREATE TABLE notes (text)")
+    with pytest.raises(NotOurStore, match=re.escape(str(kept))):
         restore(path, kept)
     with pytest.raises(StoreMissing):
         restore(path, kept.with_name("nothing.db"))

@@ -151,7 +151,7 @@ class OpenFile:
         except FileNotFoundError as error:
             return f"{error.filename} has been deleted or moved"
         except OSError as error:
-            return f"{error.filename} cannot be examined any more ({error.strerror})"
+            return f"{error.filename or self.path} cannot be read any more ({error.strerror})"
         return None
 
     def _read_counter(self) -> bytes:

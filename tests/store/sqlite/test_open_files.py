@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -80,6 +82,17 @@ def test_no_commit_is_acknowledged_once_the_file_or_its_log_is_another(
         with pytest.raises(StoreGone):
             verb()
     store.close()
+
+
+def test_a_disk_that_cannot_be_read_any_more_is_named(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(handle: int, size: int, at: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(StoreGone, match=re.escape(f"{path} cannot be read any more (Input/output error)")):
+        make_runs(store, 1)
 
 
 def test_a_store_whose_file_was_put_back_can_be_opened_again_and_has_everything(store: SqliteStore, path: Path) -> None:
