@@ -3,10 +3,11 @@
 Owns: finding the named blocks, repeating a row's template as often as there are rows, the order of migrations and their
 checksums, and which of them a database still needs.
 Never: puts a value into SQL: what is repeated stands in the file, and values are always bound. Applies no migration
-(see sqlite_schema.py and postgres_schema.py).
+(see sqlite_opening.py and postgres_schema.py).
 Invariants: a name stands for one block of one driver. Row counts are `SIZES`, so that few different statements exist
-and each is prepared once. A migration that was applied is never changed. The schema that all of them lead to is
-schema.sql (a test compares).
+and each is prepared once. The statements of a migration that was released never change. schema.sql is what all of them
+lead to (a test compares), and is the only one until the schema first changes after the first release: then copy it to
+migrations/0001_initial.sql, write the change as migrations/0002_NAME.sql, and change schema.sql as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from holdfast.model.errors import NewerStore, StoreError
@@ -77,34 +79,55 @@ def schema(dialect: str) -> str:
 
 def _bare(text: str) -> str:
     """Without comment lines: a statement is looked up by its text, so it should be short."""
-    return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("--"))
+    lines = (line.strip() for line in text.splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("--"))
 
 
 class Migration(NamedTuple):
-    """One file: `0001_initial.sql` is number 1, name `initial`."""
+    """One step of the schema: `0002_queues.sql` is number 2, name `queues`."""
 
     number: int
     name: str
     sql: str
     checksum: str
+    """Of the statements alone: a comment or a line break may change after a release."""
 
 
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """The known migrations of a driver, in order, numbered from 1 without a gap."""
+    """The migrations of a driver, in order, numbered from 1 without a gap."""
+    return migrations_in(files("holdfast.store").joinpath(dialect, "sql"))
+
+
+def migrations_in(folder: Traversable) -> tuple[Migration, ...]:
+    """The migrations of a folder of SQL files: those in its `migrations`, or schema.sql as the only one."""
+    changes = folder.joinpath("migrations")
+    if not changes.is_dir():
+        return (_migration(1, "initial", folder.joinpath("schema.sql")),)
     found = []
-    for file in files("holdfast.store").joinpath(dialect, "sql", "migrations").iterdir():
+    for file in changes.iterdir():
         if file.name.endswith(".sql"):
             number, _, name = file.name.removesuffix(".sql").partition("_")
-            sql = file.read_text(encoding="utf-8")
-            found.append(Migration(int(number), name, sql, hashlib.sha256(sql.encode()).hexdigest()))
+            found.append(_migration(int(number), name, file))
     found.sort()
     assert [m.number for m in found] == list(range(1, len(found) + 1)), "migrations are numbered without a gap"
     return tuple(found)
 
 
+def _migration(number: int, name: str, file: Traversable) -> Migration:
+    sql = file.read_text(encoding="utf-8")
+    return Migration(number, name, sql, hashlib.sha256(_bare(sql).encode()).hexdigest())
+
+
 def pending(known: tuple[Migration, ...], applied: dict[int, str], where: str) -> tuple[Migration, ...]:
-    """The migrations still to apply; refuses a database from a newer version, and one whose past differs from ours."""
+    """The migrations still to apply. Raises StoreError for a database whose migrations are not ours (one made before
+    the first release among them), and NewerStore for one of a newer version."""
+    if applied and applied.get(1) != known[0].checksum:
+        raise StoreError(
+            f"{where} was made by another Holdfast than this one: by one from before the first release, or by a "
+            "modified one. Its runs can be finished and read with the Holdfast that made it. To use this one, move the "
+            "database away or name another; nothing was changed."
+        )
     newest = max(applied, default=0)
     if newest > len(known):
         raise NewerStore(

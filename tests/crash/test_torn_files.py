@@ -6,7 +6,6 @@ import random
 import shutil
 from pathlib import Path
 
-import apsw
 import pytest
 
 from tests.crash.supervisor import Arena
@@ -153,23 +152,6 @@ def test_f11_a_new_file_whose_making_is_killed_at_any_statement_is_made_at_the_n
     fresh.finish("chain:r")
     statements = killed_while_migrating(arena)
     assert statements > 10
-    assert schema(arena) == schema(fresh)
-    arena.look()
-    check_chain(arena)
-
-
-def test_f11_an_upgrade_that_is_killed_at_any_statement_is_completed_at_the_next_open(arena: Arena) -> None:
-    from holdfast.store.sql_files import migrations
-    from holdfast.store.sqlite.sqlite_opening import migrate
-
-    fresh = arena.sibling("fresh")
-    fresh.finish("chain:r")
-    known = migrations("sqlite")
-    connection = apsw.Connection(str(arena.db))
-    connection.pragma("journal_mode", "wal")
-    migrate(connection, str(arena.db), known[:1])
-    connection.close()
-    assert killed_while_migrating(arena) > 0
     assert schema(arena) == schema(fresh)
     arena.look()
     check_chain(arena)

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.model.errors import NotOurStore, StoreError, StoreMissing, UsageError
@@ -197,8 +198,10 @@ def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(path: Path, kept
     fill(path, 200)
     with pytest.raises(StoreMissing, match="no directory"):
         backups.backup(str(path), path.parent / "nowhere" / "backup.db")
+    with closing(apsw.Connection(str(path))) as connection:
+        page: Any = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'run_events'").fetchall()[0][0]
     data = bytearray(path.read_bytes())
-    data[4096 * 20 : 4096 * 21] = bytes(range(256)) * 16
+    data[4096 * (page - 1) : 4096 * page] = bytes(range(256)) * 16
     path.write_bytes(data)
     with pytest.raises(StoreError):
         backups.backup(str(path), kept)

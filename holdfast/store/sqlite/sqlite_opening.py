@@ -12,7 +12,6 @@ import errno
 import os
 import random
 import secrets
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,11 +29,13 @@ from holdfast.model.errors import (
     StoreReadOnly,
     UnsafeFilesystem,
 )
+from holdfast.model.limits import LOG_BYTES
 from holdfast.store.contents import refuse_unfinished
 from holdfast.store.sql_files import Migration, load, migrations, pending
 from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
 from holdfast.store.sqlite.sqlite_connections import (
+    CACHE_KIB,
     STATEMENT_CACHE,
     close_untouched,
     connect_file,
@@ -51,11 +52,6 @@ _JOURNAL_HEADER: Final = Struct(">8s3I")
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 """How a rollback journal of SQLite begins; then the number of its records, a random number, and how many pages the
 database had before."""
-
-WAL_BYTES, WAL_REST_BYTES, WAL_QUICK_SECONDS = 4 * 1024 * 1024, 12 * 1024 * 1024, 0.006
-"""A WAL that is already there is overwritten in place, which makes a commit 1.3 to 2 times as quick as one that makes
-it grow. So it is made at each open, in 3 ms; where that was quick also the rest of what it becomes until its first
-checkpoint, in another 7. It is removed when the last one closes."""
 
 
 def open_memory() -> apsw.Connection:
@@ -85,11 +81,13 @@ def open_writer(file: OpenFile, vfs: str | None = None) -> apsw.Connection:
         _refuse_another_name(file)
         foreign_wal.set_aside_foreign(file, Path(f"{path}-wal"))
         if _is_unmade(path):
-            _open_wal(path, vfs).close()  # the schema first, so that the WAL is free to be grown
+            _open_wal(path, vfs).close()  # a log that holds the schema could not be grown
         if header_fits(file.header()):
             foreign_wal.renumber_backup(file, Path(f"{path}-wal"))
         _probe(path, file.header(), vfs)
     connection = _open_wal(path, vfs)
+    if file.is_alone:
+        _grow_log(connection)
     file.connected(Path(connection.filename_wal), Path(f"{connection.filename}-shm"))
     return connection
 
@@ -134,7 +132,7 @@ def _open_wal(path: Path, vfs: str | None) -> apsw.Connection:
 
 
 def _probe(path: Path, header: bytes, vfs: str | None) -> None:
-    """Refuses a file that is not ours or newer than we are, by reading alone; grows the WAL of one that is ours."""
+    """Refuses a file that is not ours or newer than we are, by reading alone."""
     if not header:
         return
     if not header.startswith(SQLITE_MAGIC):
@@ -142,7 +140,6 @@ def _probe(path: Path, header: bytes, vfs: str | None) -> None:
     if Path(f"{path}-wal").exists():
         connection = connect_file(path, apsw.SQLITE_OPEN_READONLY, vfs)
     elif header_fits(header):
-        _grow_wal(path)
         return
     else:  # everything is in this one file, and looking at it must not leave others beside it
         address = f"file:{quote(str(path))}?immutable=1"
@@ -167,51 +164,27 @@ def _create(path: Path) -> None:
         raise kind(f"{path} cannot be created: {error.strerror}.") from error
 
 
-def _is_roomy(handle: int) -> bool:
-    """Whether the disk hardly notices a large WAL."""
-    disk = os.fstatvfs(handle)
-    return disk.f_bavail * disk.f_frsize > 10 * WAL_REST_BYTES
-
-
-def _grow_further(handle: int) -> None:
-    try:
-        _write_zeros(handle, WAL_REST_BYTES)
-    except OSError:  # a quota, say
-        os.ftruncate(handle, WAL_BYTES)
-
-
-def _write_zeros(handle: int, number: int) -> None:
-    if os.write(handle, bytes(number)) < number:
-        raise OSError(errno.ENOSPC, "the last of the disk's space is for others")
-    os.fsync(handle)
-
-
-def _grow_wal(path: Path) -> None:
-    """Puts a WAL of zeros in place where there is none: SQLite takes it as empty and overwrites it.
-
-    It is complete before it gets its name, and is given that name only if there is no such file, so that nobody can
-    have begun to write there. Only makes things quick: whatever is in its way, SQLite makes its own.
-    """
-    wal, fresh = Path(f"{path}-wal"), Path(f"{path}-wal-{os.getpid()}-{random.getrandbits(32):08x}")
-    with suppress(OSError):
+def _grow_log(connection: apsw.Connection) -> None:
+    """Make an empty log `LOG_BYTES` long, by a large insert that is rolled back: SQLite overwrites its frames with
+    those of the first commits. It only saves time. Whatever keeps SQLite from it (a full disk, say) is left to the
+    first commit to report. After a crash, SQLite ignores frames that no commit follows."""
+    log = Path(connection.filename_wal)
+    with suppress(apsw.Error, OSError):
+        disk = os.statvfs(log)
+        if log.stat().st_size or disk.f_bavail * disk.f_frsize < 10 * LOG_BYTES:
+            return
         try:
-            owner = path.stat()
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.fchmod(handle, stat.S_IMODE(owner.st_mode))
-                if os.geteuid() == 0:
-                    os.fchown(handle, owner.st_uid, owner.st_gid)
-                began = time.monotonic()
-                _write_zeros(handle, WAL_BYTES)
-                if time.monotonic() - began < WAL_QUICK_SECONDS and _is_roomy(handle):
-                    _grow_further(handle)
-            finally:
-                os.close(handle)
-            os.link(fresh, wal)
+            connection.pragma("cache_size", 10)  # so few pages that SQLite writes them to the log before a commit
+            connection.execute("BEGIN IMMEDIATE")
+            if log.stat().st_size == 0:  # else another process has committed to it meanwhile
+                connection.execute(load("sqlite")["grow_log"], (LOG_BYTES,))
         finally:
-            with suppress(FileNotFoundError):
-                fresh.unlink()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.pragma("cache_size", -CACHE_KIB)
 
+
+# --- the schema ------------------------------------------------------------------------------------------------------
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 APPLICATION_ID = 0x486F6C64

@@ -23,7 +23,6 @@ from holdfast.store.sql_files import Migration, load, migrations, schema
 from tests.servers import PostgresServer
 from tests.store.conformance.store import (
     change,
-    claimable,
     creation,
     make_runs,
     message,
@@ -100,14 +99,15 @@ class LookingSlowly(asyncpg.Connection):  # type: ignore[type-arg]  # it takes n
 def test_a_migration_of_another_worker_between_two_looks_is_not_taken_for_damage(postgres: PostgresServer) -> None:
     url = postgres.url()
     name = address(url).schema
-    statements, known = Statements(name), migrations("postgres")
+    later = Migration(2, "next", "ALTER TABLE holdfast.engines ADD COLUMN zone text;", "sum")
+    statements, known = Statements(name), (*migrations("postgres"), later)
 
     async def look(theirs: asyncpg.Connection[Any]) -> int:
         await migrate(theirs, statements, name, "test", known[:-1])
         ours = await asyncpg.connect(address(url).dsn, connection_class=LookingSlowly)
-        ours.meanwhile = lambda: migrate(theirs, statements, name, "test")
+        ours.meanwhile = lambda: migrate(theirs, statements, name, "test", known)
         try:
-            return await migrate(ours, statements, name, "test")
+            return await migrate(ours, statements, name, "test", known)
         finally:
             assert ours.meanwhile is None
             await ours.close()
@@ -320,21 +320,6 @@ def test_behind_a_pooler_a_full_database_is_not_walked_through_either(postgres: 
     asking(url, explain)
     assert [row.run_no for row in store.runs(status=["completed"], limit=2)] == [20_000, 19_998]
     assert store.next_timer() == 1
-    store.close()
-
-
-def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_them_before(
-    postgres: PostgresServer,
-) -> None:
-    url = postgres.url()
-    name = address(url).schema
-    asking(url, lambda connection: migrate(connection, Statements(name), name, "test", migrations("postgres")[:1]))
-    columns = "1, 'run_1', 'order', 1, 'created', 1, 1, '', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
-    sql(url, f"INSERT INTO holdfast.run_state VALUES ({columns})")  # noqa: S608 - words of ours
-    store = PostgresStore(url)
-    store.open()
-    assert [(row.queue, row.last_engine) for row in store.runs()] == [("default", None)]
-    assert claimable(store, queues=["default"]) == [1]
     store.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import re
@@ -33,16 +32,17 @@ from holdfast.model.errors import (
     StoreReadOnly,
 )
 from holdfast.model.journal_format import FORMAT
+from holdfast.model.limits import LOG_BYTES
 from holdfast.store.queries import Ask
 from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
-from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, schema
+from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, migrations_in, schema
 from holdfast.store.sqlite import sqlite_opening
 from holdfast.store.sqlite.sqlite_connections import Readers, database_path
 from holdfast.store.sqlite.sqlite_opening import APPLICATION_ID, migrate
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -148,38 +148,82 @@ def test_the_settings_are_the_ones_that_keep_what_was_committed(store: SqliteSto
     assert writer.pragma("application_id") == APPLICATION_ID
 
 
-def test_a_wal_that_cannot_be_made_larger_has_its_first_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_zeros = sqlite_opening._write_zeros
-
-    def within_the_quota(handle: int, number: int) -> None:
-        write_zeros(handle, min(number, 1 << 22))
-        if number > 1 << 22:
-            raise OSError(errno.EDQUOT, "the quota is used up")
-
-    monkeypatch.setattr(sqlite_opening, "WAL_QUICK_SECONDS", 600.0)
-    monkeypatch.setattr(sqlite_opening, "_write_zeros", within_the_quota)
-    with closing(SqliteStore(str(path))) as store:
-        store.open()
-        assert Path(f"{path}-wal").stat().st_size == 4 << 20
-        assert len(make_runs(store, 1)) == 1
-
-
-@pytest.mark.parametrize(("quick_seconds", "mebibytes"), [(0.0, 4), (600.0, 16)])
-def test_the_wal_is_grown_at_each_open_as_far_as_is_quick_and_gone_after_the_last_close(
-    path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, mebibytes: int
-) -> None:
-    monkeypatch.setattr(sqlite_opening, "WAL_QUICK_SECONDS", quick_seconds)
+def test_the_log_is_grown_at_each_open_and_gone_after_the_last_close(path: Path) -> None:
     store = SqliteStore(str(path))
     store.open()
     wal = Path(f"{path}-wal")
-    assert wal.stat().st_size == mebibytes << 20
+    size = wal.stat().st_size
+    assert size >= LOG_BYTES
     (no,) = make_runs(store, 1)
+    assert wal.stat().st_size == size, "overwritten in place"
     store.close()
     assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+    small = path.stat().st_size
+    assert small < LOG_BYTES / 4, "what made the log long is not in the database"
     store.open()
-    assert wal.stat().st_size == mebibytes << 20
+    assert wal.stat().st_size == size
     assert store.run_by_no(no) is not None
     assert store.commit([step(no)])[0].refusal is None
+    store.close()
+    assert integrity(path) == "ok"
+
+
+def test_a_log_that_another_process_has_begun_is_not_grown(path: Path) -> None:
+    store, other = SqliteStore(str(path)), SqliteStore(str(path))
+    store.open()
+    store.close()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.wal_autocheckpoint(0)
+        connection.execute("UPDATE store_meta SET next_run_no = next_run_no + 1").fetchall()
+        before = Path(f"{path}-wal").stat().st_size
+        other.open()
+        assert Path(f"{path}-wal").stat().st_size == before
+        assert len(make_runs(other, 1)) == 1
+        other.close()
+    assert integrity(path) == "ok"
+
+
+def test_a_log_that_cannot_be_grown_keeps_nobody_from_the_database(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sqlite_opening.load("sqlite")
+    monkeypatch.setattr(sqlite_opening, "load", lambda dialect: {**real, "grow_log": "SELECT no_such_column"})
+    with closing(SqliteStore(str(path))) as store:
+        store.open()
+        assert len(make_runs(store, 1)) == 1
+        assert Path(f"{path}-wal").stat().st_size < LOG_BYTES
+
+
+def test_a_kill_while_the_log_is_grown_leaves_the_database_as_it_was(path: Path) -> None:
+    store = SqliteStore(str(path))
+    store.open()
+    runs = make_runs(store, 3)
+    store.close()
+    child = python(
+        """
+        import os, signal, sys
+        from holdfast.store.sqlite import sqlite_opening
+        from holdfast.store.sqlite.sqlite_store import SqliteStore
+
+        has_grown = False
+
+        def die(cursor, statement, bindings):
+            global has_grown
+            if statement == "ROLLBACK" and has_grown:
+                os.kill(os.getpid(), signal.SIGKILL)
+            has_grown = has_grown or "zeroblob" in statement
+            return True
+
+        sqlite_opening.apsw.connection_hooks.append(lambda connection: connection.set_exec_trace(die))
+        SqliteStore(sys.argv[1]).open()
+        """,
+        path,
+    )
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    assert Path(f"{path}-wal").stat().st_size >= LOG_BYTES
+    store.open()
+    assert [row.run_no for row in store.runs()] == sorted(runs, reverse=True)
+    assert all(row.version for row in store.versions())
+    assert store.commit([step(runs[0])])[0].refusal is None
     store.close()
     assert integrity(path) == "ok"
 
@@ -459,8 +503,51 @@ def test_a_database_whose_migration_differs_from_ours_is_refused(path: Path) -> 
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE store_migrations SET checksum = 'other'")
     connection.close()
-    with pytest.raises(StoreError, match="migration 1"):
+    with pytest.raises(StoreError, match=r"before the first release.*move the database away or name another"):
         store.open()
+
+
+def test_a_database_from_before_the_first_release_is_refused_and_byte_identical(path: Path) -> None:
+    """Its migrations were squashed into the first; it had eight, whose numbers are above what is known here."""
+    store = SqliteStore(str(path))
+    store.open()
+    store.close()
+    old = apsw.Connection(str(path))
+    old.execute("UPDATE store_meta SET schema_version = 8; PRAGMA user_version = 8; DELETE FROM store_migrations")
+    add = "INSERT INTO store_migrations (number, name, checksum) VALUES (?, 'old', 'x')"
+    old.executemany(add, [(number,) for number in range(1, 9)])
+    old.close()
+    before = contents(path.parent)
+    with pytest.raises(StoreError, match="before the first release") as refused:
+        store.open()
+    assert not isinstance(refused.value, NewerStore)
+    assert contents(path.parent) == before
+
+
+def test_a_later_migration_is_applied_to_a_database_with_the_first(path: Path, tmp_path: Path) -> None:
+    """What a developer does for the first change after a release: copy schema.sql, add 0002."""
+    folder = tmp_path / "sql"
+    (folder / "migrations").mkdir(parents=True)
+    (folder / "migrations" / "0001_initial.sql").write_text("-- A comment may change.\n" + schema("sqlite"))
+    (folder / "migrations" / "0002_next.sql").write_text(NEXT)
+    known = migrations_in(folder)
+    assert [(one.number, one.name) for one in known] == [(1, "initial"), (2, "next")]
+    assert known[0].checksum == migrations("sqlite")[0].checksum
+    store = SqliteStore(str(path))
+    store.open()
+    (no,) = make_runs(store, 1)
+    store.close()
+    with closing(apsw.Connection(str(path))) as connection:
+        assert migrate(connection, "test", known) == 1
+        assert migrate(connection, "test", known) == 0
+        assert connection.execute("SELECT run_no FROM run_state").fetchall() == [(no,)]
+        assert connection.execute("SELECT schema_version FROM store_meta").fetchall() == [(2,)]
+        assert connection.table_exists(None, "later")
+    with pytest.raises(NewerStore):
+        store.open()
+    (folder / "migrations" / "0004_gap.sql").write_text(NEXT)
+    with pytest.raises(AssertionError, match="without a gap"):
+        migrations_in(folder)
 
 
 @pytest.fixture
@@ -797,6 +884,7 @@ def test_a_kill_at_any_statement_of_a_migration_leaves_the_old_schema_or_the_new
     store.close()
     old = path.read_bytes()
     seen, now = set(), len(migrations("sqlite"))
+    known = (*migrations("sqlite"), Migration(now + 1, "next", NEXT, "sum"))
     for _ in kill_at_each_statement(path, NEXT):
         connection = apsw.Connection(str(path))
         ((version,),) = connection.execute("SELECT schema_version FROM store_meta").fetchall()
@@ -805,6 +893,7 @@ def test_a_kill_at_any_statement_of_a_migration_leaves_the_old_schema_or_the_new
         assert (version, "zone" in columns, is_new) in {(now, False, False), (now + 1, True, True)}
         assert connection.execute("SELECT count(*) FROM run_state").fetchall() == [(3,)]
         assert connection.pragma("integrity_check") == "ok"
+        assert migrate(connection, "test", known) == now + 1 - version, "the next open completes it"
         connection.close()
         seen.add(version)
         for file in list(tmp_path.iterdir()):
@@ -834,7 +923,7 @@ def test_the_migrations_lead_to_the_schema() -> None:
 
 
 def test_a_migration_of_another_process_between_two_looks_is_not_taken_for_damage(path: Path) -> None:
-    known = migrations("sqlite")
+    known = (*migrations("sqlite"), Migration(2, "next", NEXT, "sum"))
     ours, theirs = apsw.Connection(str(path)), apsw.Connection(str(path))
     ours.pragma("journal_mode", "wal")
     migrate(ours, "test", known[:-1])
@@ -842,11 +931,11 @@ def test_a_migration_of_another_process_between_two_looks_is_not_taken_for_damag
 
     def meanwhile(cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
         if "store_meta" in statement and not moments:
-            moments.append(migrate(theirs, "test"))
+            moments.append(migrate(theirs, "test", known))
         return True
 
     ours.exec_trace = meanwhile
-    assert migrate(ours, "test") == 0
+    assert migrate(ours, "test", known) == 0
     assert moments == [1]
     for connection in (ours, theirs):
         connection.close()
@@ -1017,43 +1106,6 @@ def test_only_waits_for_people_are_in_the_indexes_for_people(kind: str) -> None:
         condition = str(sql).partition("WHERE")[2]
         entries = f"SELECT count(*) FROM run_waits INDEXED BY {index} WHERE {condition}"  # noqa: S608 - words of ours
         assert connection.execute(entries).fetchall() == [(int(kind in OF_PEOPLE),)], index
-
-
-def test_how_the_waits_of_an_earlier_version_ended_is_found_in_their_journal() -> None:
-    connection = apsw.Connection(":memory:")
-    migrate(connection, "test", migrations("sqlite")[:2])
-    add_wait = "INSERT INTO run_waits VALUES (?, ?, 'hold', 'a', '.', 1, 1, ?, 5, NULL, x'')"
-    waits = [(1, "w_1", "closed"), (1, "w_2", "closed"), (1, "w_3", "open"), (1, "w_4", "closed"), (2, "w_1", "closed")]
-    connection.executemany(add_wait, waits)
-    add_event = "INSERT INTO run_events VALUES (?, ?, 1, 'WaitClosed', 'a', '.', 1, 6, 1, x'', ?)"
-    closings = [
-        (1, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"ann"}'),
-        (1, 8, b'{"wait_id":"w_2","outcome":"fired","value":{"x":"\xc3\xa9"},"actor":""}'),
-        (1, 9, b'{"wait_id":"w_1","outcome":"superseded","value":null,"actor":""}'),
-        (1, 10, b'{"wait_id":"w_4","outco'),
-        (2, 7, b'{"wait_id":"w_1","outcome":"released","value":null,"actor":"bob"}'),
-    ]
-    connection.executemany(add_event, closings)
-    assert migrate(connection, "test") == len(migrations("sqlite")) - 2
-    found = connection.execute("SELECT run_no, wait_id, outcome, actor FROM run_waits ORDER BY 1, 2").fetchall()
-    assert found == [
-        (1, "w_1", "superseded", None),
-        (1, "w_2", "fired", None),
-        (1, "w_3", None, None),
-        (1, "w_4", "superseded", None),
-        (2, "w_1", "released", "bob"),
-    ]
-
-
-def test_runs_of_an_earlier_version_are_in_the_default_queue_and_nobody_drove_them_before() -> None:
-    connection = apsw.Connection(":memory:")
-    migrate(connection, "test", migrations("sqlite")[:3])
-    columns = "1, 'run_1', 'order', 1, 'created', 1, 1, x'', 1, NULL, NULL, '', NULL, 1, 0, 0, NULL, 1, 1, NULL"
-    connection.execute(f"INSERT INTO run_state VALUES ({columns})")  # noqa: S608 - words of ours
-    migrate(connection, "test")
-    assert connection.execute("SELECT queue, last_engine FROM run_state").fetchall() == [("default", None)]
-    wanted = ('[["order", 1]]', '["default"]', 10, FORMAT)
-    assert connection.execute(load("sqlite")["claimable"], wanted).fetchall() == [(1, "order", 1)]
 
 
 def test_the_open_rows_of_an_earlier_version_are_found_in_their_order_and_the_run_goes_on(path: Path) -> None:

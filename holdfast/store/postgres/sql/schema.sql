@@ -1,5 +1,5 @@
--- The schema of a Holdfast database on PostgreSQL: the truth. The files in migrations/ are the way to reach it, and a
--- test proves that they do.
+-- The schema of a Holdfast database on PostgreSQL. Applied as migration 1 until the schema first changes after the first
+-- release (see sql_files.py).
 --
 -- The schema's name is that of the address; `holdfast` stands for it in all these files.
 -- Payloads are bytea. Instants are microseconds since 1970, UTC. A run is its number inside and its text id once. No

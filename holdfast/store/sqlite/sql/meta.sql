@@ -20,3 +20,7 @@ INSERT INTO store_migrations (number, name, checksum) VALUES (?, ?, ?);
 -- The first migration makes the row; later ones move it.
 INSERT INTO store_meta (only, schema_version, store_id, next_run_no) VALUES (1, ?1, ?2, 1)
 ON CONFLICT (only) DO UPDATE SET schema_version = excluded.schema_version;
+
+-- name: grow_log
+-- A row as large as asked, in a transaction that is rolled back: it makes the write-ahead log long, and leaves nothing.
+INSERT INTO workflow_versions (workflow, version, hash, definition, created_at) VALUES ('', 0, '', zeroblob(?), 0);

@@ -1,5 +1,5 @@
--- The schema of a Holdfast database on SQLite: the truth. The files in migrations/ are the way to reach it, and a test
--- proves that they do.
+-- The schema of a Holdfast database on SQLite. Applied as migration 1 until the schema first changes after the first
+-- release (see sql_files.py).
 --
 -- Payloads are BLOB. Instants are microseconds since 1970, UTC. A run is its number inside and its text id once. No
 -- foreign keys: rows of one commit land together, and the fence on run_state decides whether they may.
