@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.expressions import Expr, chain
-from holdfast.model.handlers import Handler
+from holdfast.model.handlers import Handler, first_parameter, inputs_taken
 from holdfast.model.values import schema_of
 
 Types = frozenset[str]
@@ -47,6 +47,19 @@ def mismatches(definition: Definition, find: Callable[[str], Handler | None]) ->
         if node.body is not None:
             inner = visible | {n.id: _output(n) for n in node.body.nodes}
             stack += [(n, inner, f"{prefix}{node.id}/") for n in node.body.nodes]
+
+
+def compensation_mismatch(undo: Handler, undone: Handler) -> str | None:
+    """Why a compensation cannot take what it is given of the node that it undoes: the output, or one of the inputs."""
+    given = {p.name: p.annotation for p in undone.params if p.name in inputs_taken(undo.params, undone.params)}
+    first = first_parameter(undo.params)
+    if first is not None:
+        given[first.name] = undone.returns
+    for name, want in _parameters(undo).items():
+        got = types_of_schema(schema_of(given[name])) if want and name in given else ANYTHING
+        if got and not _fits(got, want):
+            return f"its parameter {name} takes {_words(want)}, and gets {_words(got)}"
+    return None
 
 
 def _output(node: NodeDef) -> Any:

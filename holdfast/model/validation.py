@@ -34,7 +34,7 @@ from holdfast.model.problems import (
     retry_problems,
     target_problem,
 )
-from holdfast.model.typecheck import mismatches
+from holdfast.model.typecheck import compensation_mismatch, mismatches
 
 SCOPE_DEPTH_MAX: Final = 50
 """Maps and loops inside each other; validation recurses over them."""
@@ -289,9 +289,12 @@ class _Checker:
             taken = inputs_taken(undo.params, undone.params)
             missing = [p.name for p in undo.params if p.required and p.name in taken]
             missing = [name for name in missing if name not in node.compensate_inputs]
-            if not missing:
-                return
-            problem = f"it takes {', '.join(missing)}", f"say compensate_inputs={list(taken)}"
+            if missing:
+                problem = f"it takes {', '.join(missing)}", f"say compensate_inputs={list(taken)}"
+            elif mismatch := compensation_mismatch(undo, undone):
+                problem = mismatch, "annotate it with the type of what it gets"
+        if problem is None:
+            return
         wrong, hint = problem
         self.add("bad_compensation", where, "compensate", f"{node.compensate!r} cannot be called: {wrong}", hint)
 

@@ -263,12 +263,13 @@ def _failed_undos(head: RunState) -> list[Instance]:
 def _refuse_undo(found: Instance, head: RunState) -> None:
     """A compensation undoes a node when its run ends: it is no place to go on from."""
     if is_undo(found[0]):
-        node = _shown((*body_of(found[1]), found[2])) if undoes_step(found[1]) else undone_by(found[0])
+        of_step = undoes_step(found[1])
+        node = _shown((*body_of(found[1]), found[2])) if of_step else undone_by(found[0])
         way = f"retry {_shown(found)} to repeat it alone, or " if found in _failed_undos(head) else ""
         raise Refusal(
             "compensation",
-            f"{_shown(found)} is the compensation of {node}, and a run cannot go on from there: {way}fork at {node} to "
-            f"do {node} and what follows again, under new idempotency keys",
+            f"{_shown(found)} is the compensation of {'a step of ' if of_step else ''}{node}, and a run cannot go on "
+            f"from there: {way}fork at {node} to do {node} and what follows again, under new idempotency keys",
         )
 
 

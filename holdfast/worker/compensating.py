@@ -16,10 +16,11 @@ import msgspec
 from holdfast.authoring import signatures
 from holdfast.authoring.nodes import Node
 from holdfast.model import events as ev
-from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput
 from holdfast.model.handlers import inputs_taken
 from holdfast.model.naming import derived
 from holdfast.model.policies import Retry
+from holdfast.model.typecheck import compensation_mismatch
 from holdfast.model.values import encode
 from holdfast.worker.memory import Call
 
@@ -50,10 +51,12 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, node: Node[..., Any]) -> Compensation | None:
-        """The compensation of a node, if it has one."""
+        """The compensation of a node, if it has one. DefinitionError: it could never be called."""
         undo = node.options.compensate
         if undo is None:
             return None
+        if mismatch := compensation_mismatch(undo.handler, node.handler):
+            raise DefinitionError(f"{node.name}: its compensation {undo.name} cannot be called: {mismatch}")
         return cls(
             node=_NO_NAME.sub("_", node.base_id),
             uses=undo.name,

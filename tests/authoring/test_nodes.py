@@ -16,7 +16,7 @@ from holdfast.authoring.workflows import workflow
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, current_body
 from holdfast.model.definition import Definition, NodeDef
-from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
+from holdfast.model.errors import InvalidInput, TraceError, UsageError
 from holdfast.model.policies import Retry
 from holdfast.testing import context
 
@@ -284,39 +284,6 @@ def test_impossible_combinations_are_refused() -> None:
             node(**options)(fn)
     with pytest.raises(InvalidInput, match="not a duration"):
         node(timeout="soon")
-
-
-def test_a_compensation_takes_the_output_and_inputs_by_name() -> None:
-    @node
-    def release(ctx: Context, seat: str, order: Order, reason: str = "") -> None: ...
-
-    @node(compensate=release)
-    def reserve(order: Order, times: int = 1) -> str: ...
-
-    @workflow
-    def reserves(order: Order) -> str:
-        return reserve(order)
-
-    (found,) = reserves.definition.nodes
-    assert found.compensate_inputs == ("order",)
-
-
-def test_a_compensation_that_cannot_be_called_is_a_problem_of_the_definition() -> None:
-    @node
-    def release(seat: str, order: Order) -> None: ...
-
-    @node
-    def takes_nothing() -> None: ...
-
-    for undo, wrong, hint in [
-        (release, "nothing gives it a value for order", "name them like parameters of the node (x), or give them"),
-        (takes_nothing, "has no parameter for the output", "give it a first parameter"),
-    ]:
-        with pytest.raises(DefinitionError, match=wrong) as refused:
-            node(compensate=undo)(top_level)
-        (problem,) = refused.value.problems
-        assert problem.code == "bad_compensation"
-        assert hint in problem.hint
 
 
 def test_what_is_not_a_function_of_a_module_is_refused() -> None:

@@ -84,6 +84,28 @@ async def test_completed_steps_are_undone_in_reverse_order_when_durable_code_fai
         check_file(db)
 
 
+async def test_a_step_whose_compensation_takes_another_type_is_refused_before_it_acts(db: Path) -> None:
+    acts: list[str] = []
+
+    @hf.node
+    async def us_number(number: int) -> None: ...
+
+    @hf.node(compensate=us_number)
+    async def us_acts() -> str:
+        acts.append("acted")
+        return "text"
+
+    @hf.workflow(on_failure="compensate")
+    async def us_mistyped(ctx: hf.Context) -> None:
+        await ctx.step(us_acts)
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(us_mistyped)
+        with pytest.raises(hf.RunFailed, match="its parameter number takes integer, and gets string"):
+            await run.result(timeout=30)
+    assert acts == []
+
+
 async def test_nothing_is_undone_where_the_workflow_does_not_say_so_or_the_code_got_over_it(db: Path) -> None:
     @hf.workflow
     async def us_only_fails(ctx: hf.Context) -> None:
@@ -156,7 +178,7 @@ async def test_a_failed_undo_of_a_step_is_retried_alone_with_its_key(db: Path) -
         (other,) = failed.value.others
         assert other.node == "us_book~undo"
         keys = {entry[2] for entry in log if isinstance(entry, tuple) and entry[0].endswith("Kiel")}
-        with pytest.raises(hf.Refused, match="is the compensation of us_trip"):
+        with pytest.raises(hf.Refused, match="is the compensation of a step of us_trip"):
             await run.fork(f"{other.node}@{other.path}")
     log.clear()
     broken.clear()
