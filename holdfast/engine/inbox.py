@@ -23,20 +23,20 @@ from holdfast.model.errors import NotYetApplied, Refused, UnknownRun
 from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.naming import derived, unique
 from holdfast.model.state import RunState
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.model.statuses import BRANCH_REQUESTS, RUN_TERMINAL, RunStatus
 from holdfast.rules.draft import Draft, Outcome
 from holdfast.rules.questions import who_won
 from holdfast.rules.runs import too_large_for_parent
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import closing_of, find_run, terminal_event
-from holdfast.store.row_types import OPENS_BRANCH, MessageRow, RunRow, Sent
+from holdfast.store.row_types import MessageRow, RunRow, Sent
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.engine.run.actor import RunActor
 
 _encode = msgspec.json.Encoder().encode
-ENDS_HOLD = OPENS_BRANCH | {"cancel", "resume"}
+ENDS_HOLD = BRANCH_REQUESTS | {"cancel", "resume"}
 """What a run that is on hold can still be asked for; everything else waits until somebody has looked at it."""
 NAMES_A_WAIT = frozenset({"answer", "reassign", "resume"})
 
@@ -81,7 +81,7 @@ class Inbox:
         run_id = row.run_id
         if _is_done(row, kind):
             return {}
-        is_too_late = row.status in RUN_TERMINAL and kind not in OPENS_BRANCH
+        is_too_late = row.status in RUN_TERMINAL and kind not in BRANCH_REQUESTS
         if is_too_late and (message_id is None or await engine.read(engine.store.message, message_id) is None):
             raise await engine.read(self._too_late, row, kind, _encode(payload))
         message_id = message_id or unique("m_")
@@ -178,7 +178,7 @@ class Inbox:
                     return {}
                 if stored.outcome is not None:
                     return await self._applied(row, message, msgspec.json.decode(stored.outcome))
-                if now.status in RUN_TERMINAL and kind not in OPENS_BRANCH:
+                if now.status in RUN_TERMINAL and kind not in BRANCH_REQUESTS:
                     raise await engine.read(self._too_late, now, kind, message.payload)
                 if engine.loop.time() >= deadline:
                     raise NotYetApplied(
@@ -329,7 +329,7 @@ def deliver(actor: RunActor, message: MessageRow) -> None:
     if message.message_id in actor.delivered:
         return
     actor.delivered.add(message.message_id)
-    if message.kind in OPENS_BRANCH:
+    if message.kind in BRANCH_REQUESTS:
         actor.engine.spawn(actor.engine.branching.apply_to(actor, message))
     else:
         actor.submit(cmd.Message(message.message_id, message.kind, message.payload, sent_at=message.created_at))

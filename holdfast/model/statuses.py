@@ -65,6 +65,13 @@ of errors, both in the same commit."""
 
 RUN_TERMINAL: Final = frozenset({R.COMPLETED, R.FAILED, R.CANCELLED})
 NODE_SETTLED: Final = frozenset({N.COMPLETED, N.FAILED, N.SKIPPED, N.CANCELLED})
+BRANCH_REQUESTS: Final = frozenset({"fork", "jump", "retry", "recover"})
+"""Kinds of messages that ask for a new branch. A run accepts these even after it has ended, and no other kinds."""
+
+
+def accepts(status: str, message_kind: str) -> bool:
+    """Whether a run of this status accepts messages of this kind."""
+    return status not in RUN_TERMINAL or message_kind in BRANCH_REQUESTS
 
 
 def advance_run(now: RunStatus, to: RunStatus, run_id: str) -> RunStatus:

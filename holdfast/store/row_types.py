@@ -166,10 +166,6 @@ class TimerRow(NamedTuple):
     elapsed: int = 0
 
 
-OPENS_BRANCH: Final = frozenset({"fork", "jump", "retry", "recover"})
-"""Kinds of messages that a run takes also when it has ended."""
-
-
 class MessageRow(NamedTuple):
     """One row of `run_inbox_messages`; `message_id` is unique; `no` gives the order of arrival."""
 

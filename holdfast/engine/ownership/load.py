@@ -27,13 +27,13 @@ from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, StoreDamaged
 from holdfast.model.graph import Plan
 from holdfast.model.state import code_hash
-from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.model.statuses import BRANCH_REQUESTS, NodeStatus, RunStatus
 from holdfast.store.contract import Store
 from holdfast.store.liveness import is_dead
 from holdfast.store.records.journal import CANNOT_BE_READ, DAMAGE, hold_reason
 from holdfast.store.records.run_records import creation_of
 from holdfast.store.records.state_rows import UNREADABLE, child_of, state_from_rows
-from holdfast.store.row_types import OPENS_BRANCH, MessageRow, NodeRow, RunRow, TimerRow, WaitRow
+from holdfast.store.row_types import MessageRow, NodeRow, RunRow, TimerRow, WaitRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -106,7 +106,7 @@ class Loader:
                 wish = next((message for message in asked if message.kind == "recover"), None)
                 engine.spawn(self.with_claim((run_no, row.token), self._repair, row, wish))
                 continue
-            if asked and asked[0].kind in OPENS_BRANCH:  # else it has its turn when the others had theirs
+            if asked and asked[0].kind in BRANCH_REQUESTS:  # else it has its turn when the others had theirs
                 engine.spawn(self.with_claim((run_no, row.token), self._open_branch, row, asked[0]))
                 continue
             try:
@@ -119,7 +119,7 @@ class Loader:
                 continue
             actor = RunActor(engine, plan, state, row.token, row)
             is_suspended = state.status is RunStatus.SUSPENDED
-            if fire_only and is_suspended and not any(message.kind in OPENS_BRANCH for message in asked):
+            if fire_only and is_suspended and not any(message.kind in BRANCH_REQUESTS for message in asked):
                 actor.release_after_commit = bool(actor.due_timers(engine.clock.now()))
             try:
                 changed = self._changed_code(row, actor, codes) if actor.runs_here() else ()

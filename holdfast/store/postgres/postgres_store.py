@@ -16,14 +16,13 @@ from typing import Any, Final, cast
 import asyncpg
 
 from holdfast.model.journal_format import FORMAT
-from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.statuses import accepts
 from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.postgres.group_statement import Landing, portions, state_of_run
 from holdfast.store.postgres.postgres_access import PostgresAccess
 from holdfast.store.postgres.postgres_connections import describe, in_transaction
 from holdfast.store.queries import run_row
 from holdfast.store.row_types import (
-    OPENS_BRANCH,
     Check,
     Commit,
     CommitResult,
@@ -158,7 +157,7 @@ class PostgresStore(PostgresAccess):
                 became.append("duplicate" if before == says else "conflict")
             elif status is None:
                 became.append("unknown_run")
-            elif not _is_taken(message, status):
+            elif not accepts(status, message.kind):
                 became.append("finished")
             else:
                 assert is_stored
@@ -212,12 +211,7 @@ class PostgresStore(PostgresAccess):
         return len(self._write("close_inbox_of_ended", (run_no,)))
 
 
-def _is_taken(message: MessageRow, status: str) -> bool:
-    """Whether a run of this status takes the message."""
-    return status not in RUN_TERMINAL or message.kind in OPENS_BRANCH
-
-
 def _was_raced(message: MessageRow, met: tuple[Any, ...]) -> bool:
     """Not known when we looked, and not stored by us though its run takes it: somebody was quicker with the same id."""
     status, is_known, _, is_stored = met
-    return not is_known and not is_stored and status is not None and _is_taken(message, status)
+    return not is_known and not is_stored and status is not None and accepts(status, message.kind)

@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast.model.journal_format import FORMAT
+from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.store.queries import run_row
 from holdfast.store.row_types import (
-    OPENS_BRANCH,
     Commit,
     CommitResult,
     MessageRow,
@@ -272,7 +272,7 @@ def send(cursor: apsw.Cursor, messages: Sequence[MessageRow]) -> list[Sent]:
             became.append("duplicate" if known[message.message_id] == said else "conflict")
         elif message.run_no not in is_finished:
             became.append("unknown_run")
-        elif is_finished[message.run_no] and message.kind not in OPENS_BRANCH:
+        elif is_finished[message.run_no] and message.kind not in BRANCH_REQUESTS:
             became.append("finished")
         else:
             became.append("new")

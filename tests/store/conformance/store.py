@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.model.timers import Elapsed
 from holdfast.store.contract import Store
 from holdfast.store.row_types import (
-    OPENS_BRANCH,
     BranchRow,
     Commit,
     CommitResult,
@@ -745,7 +745,7 @@ class StoreConformance(Suite):
         assert refusals(store, ending) == [None]
         assert [m.message_id for m in store.new_messages()] == ["m_early"], "it may still open a branch"
         assert store.send([message("m_signal", run_no)]) == ["finished"]
-        for kind in sorted(OPENS_BRANCH):
+        for kind in sorted(BRANCH_REQUESTS):
             assert store.send([MessageRow(f"m_{kind}", run_no, kind, b"{}", 50)]) == ["new"]
         assert claimable(store) == [run_no]
         assert [row.run_no for row in store.claim("two", [run_no])] == [run_no]

@@ -11,8 +11,8 @@ from typing import Any, Final, get_args
 import msgspec
 
 from holdfast.model.journal_format import FORMAT, is_newer
+from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.store.row_types import (
-    OPENS_BRANCH,
     Check,
     EventRow,
     MessageRow,
@@ -128,7 +128,7 @@ def _timer_of_end(tables: Tables, _: int) -> Iterator[Suspect]:
 def _message_of_end(tables: Tables, _: int) -> Iterator[Suspect]:
     for run in _ended(tables):
         for message in _mail(tables, run):
-            if message.status == "new" and message.kind not in OPENS_BRANCH:
+            if message.status == "new" and message.kind not in BRANCH_REQUESTS:
                 yield _suspect(run, message.message_id, run.status)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
-from holdfast.store.row_types import OPENS_BRANCH, Commit, CommitResult, MessageRow, RunChange, Sent, TimerRow, WaitRow
+from holdfast.model.statuses import BRANCH_REQUESTS
+from holdfast.store.row_types import Commit, CommitResult, MessageRow, RunChange, Sent, TimerRow, WaitRow
 from tests.store.oracle.tables import ENDED, Impossible, Tables, add, checked
 
 _TOO_LATE = b'{"outcome":"refused","code":"finished","why":"the run has ended"}'
@@ -113,7 +114,7 @@ def close_inbox(tables: Tables, run_no: int) -> int:
 
 def _is_unread(message: MessageRow) -> bool:
     """And never read, if its run has ended."""
-    return message.status == "new" and message.kind not in OPENS_BRANCH
+    return message.status == "new" and message.kind not in BRANCH_REQUESTS
 
 
 def send(tables: Tables, message: MessageRow) -> Sent:
@@ -123,7 +124,7 @@ def send(tables: Tables, message: MessageRow) -> Sent:
         return "duplicate" if is_same else "conflict"
     if run is None:
         return "unknown_run"
-    if run.status in ENDED and message.kind not in OPENS_BRANCH:
+    if run.status in ENDED and message.kind not in BRANCH_REQUESTS:
         return "finished"
     _store(tables, message)
     return "new"

@@ -14,11 +14,12 @@ from holdfast.model.errors import (
     StoreFull,
 )
 from holdfast.model.journal_format import FORMAT
+from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import OWN_SETTINGS, translated
 from holdfast.store.postgres.postgres_schema import Statements, in_schema, migrate
 from holdfast.store.postgres.postgres_store import PostgresStore
-from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow, MessageOutcome, WaitRow
+from holdfast.store.row_types import OF_PEOPLE, EngineRow, MessageOutcome, WaitRow
 from holdfast.store.sql_files import Migration, load, migrations, schema
 from tests.servers import PostgresServer
 from tests.store.conformance.store import (
@@ -398,7 +399,7 @@ def test_a_message_to_a_run_that_ends_in_the_same_group_is_dead(store: PostgresS
 @pytest.mark.parametrize("statement", ["close_inbox", "close_inbox_of_ended", "suspect_message_of_end", "send"])
 def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(statement: str) -> None:
     listed = re.findall(r"kind (?:NOT )?IN \(([^)]*)\)", load("postgres")[statement])
-    assert [{kind.strip().strip("'") for kind in one.split(",")} for one in listed] == [OPENS_BRANCH]
+    assert [{kind.strip().strip("'") for kind in one.split(",")} for one in listed] == [BRANCH_REQUESTS]
 
 
 def test_the_statements_know_every_kind_of_wait_that_is_for_people() -> None:

@@ -33,8 +33,9 @@ from holdfast.model.errors import (
 )
 from holdfast.model.journal_format import FORMAT
 from holdfast.model.limits import LOG_BYTES
+from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.store.queries import Ask
-from holdfast.store.row_types import OF_PEOPLE, OPENS_BRANCH, EngineRow
+from holdfast.store.row_types import OF_PEOPLE, EngineRow
 from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, migrations_in, schema
 from holdfast.store.sqlite import sqlite_opening
 from holdfast.store.sqlite.sqlite_connections import Readers, database_path
@@ -1160,7 +1161,7 @@ def test_values_come_back_as_they_were(store: SqliteStore) -> None:
 @pytest.mark.parametrize("statement", ["close_inbox", "suspect_message_of_end"])
 def test_the_statements_know_every_kind_of_message_that_an_ended_run_takes(statement: str) -> None:
     listed = load("sqlite")[statement].rpartition("kind NOT IN (")[2].partition(")")[0]
-    assert {kind.strip().strip("'") for kind in listed.split(",")} == OPENS_BRANCH
+    assert {kind.strip().strip("'") for kind in listed.split(",")} == BRANCH_REQUESTS
 
 
 def test_the_statements_know_every_kind_of_wait_that_is_for_people() -> None:
