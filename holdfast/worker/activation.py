@@ -53,6 +53,13 @@ _EMPTY: dict[Any, Any] = {}
 _EMPTY_SET: set[Any] = set()
 
 
+_OUTSIDE = (
+    "outside the tasks of its body (in a thread, or in a callback of the event loop): its calls could not be found "
+    "again after a crash. Call it in the body or in a task that the body creates. A blocking function that needs ctx "
+    "is a sync node: `@hf.node def work(ctx: hf.SyncContext)`"
+)
+
+
 class Activation:
     """The body of one instance, alive."""
 
@@ -355,10 +362,12 @@ class Activation:
 
     def joined(self) -> asyncio.Task[Any]:
         """The calling task belongs to the body from now on, whoever started it: while it works, the body does."""
-        task = asyncio.current_task()
+        task = tasks.running_task()
         if task is None:
-            raise UsageError("ctx was called outside the event loop")
+            raise UsageError(f"ctx was called {_OUTSIDE}")
         if task is not self.task and task not in self.tasks:
+            if task.get_loop() is not self.loop:  # nothing of this body may be touched in that thread
+                raise UsageError(f"ctx was called in another event loop, {_OUTSIDE}")
             self.tasks.add(task)
             task.add_done_callback(self._task_ended)
         return task

@@ -74,7 +74,7 @@ _given_a_context: weakref.WeakKeyDictionary[Task, TaskScope] | None = None
 
 def scope_here() -> TaskScope | None:
     """The scope of the code that runs now."""
-    if _given_a_context is not None and (task := _current_task()) is not None and task in _given_a_context:
+    if _given_a_context is not None and (task := running_task()) is not None and task in _given_a_context:
         return _given_a_context[task]
     return current_scope.get()
 
@@ -105,16 +105,16 @@ def leave(before: TaskScope | None) -> None:
 
 def _set(scope: TaskScope) -> None:
     current_scope.set(scope)
-    if _given_a_context is not None and (task := _current_task()) is not None and task in _given_a_context:
+    if _given_a_context is not None and (task := running_task()) is not None and task in _given_a_context:
         _given_a_context[task] = scope
 
 
 def _running() -> weakref.ref[Task] | None:
-    task = _current_task()
+    task = running_task()
     return None if task is None else weakref.ref(task)
 
 
-def _current_task() -> Task | None:
+def running_task() -> Task | None:
     """The task that runs; None also where no loop runs, as in a thread or while a loop is torn down."""
     try:
         return asyncio.current_task()

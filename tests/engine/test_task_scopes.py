@@ -404,6 +404,29 @@ async def test_a_factory_that_was_replaced_after_open_ends_the_body_that_would_n
     assert "went on" not in seen
 
 
+@pytest.mark.parametrize("has_loop", [True, False])
+async def test_a_call_in_a_thread_is_refused_and_neither_the_run_nor_the_engine_hangs(db: Path, has_loop: bool) -> None:
+    """With a loop of its own the thread made a task that the body then waited for, in a loop that knew none of it."""
+
+    def act() -> None:
+        raise AssertionError("it acted")
+
+    @hf.workflow
+    async def threaded(ctx: hf.Context) -> str:
+        async def inside() -> None:
+            await ctx.step(act)
+
+        try:
+            await asyncio.to_thread(lambda: asyncio.run(inside() if has_loop else ctx.step(act)))
+        except hf.UsageError as error:
+            return str(error)
+        return ""
+
+    async with hf.open(url(db)) as engine:
+        run = await engine.start(threaded, run_id="r")
+        assert "in a thread" in await run.result(timeout=10)
+
+
 async def test_a_task_made_past_the_factory_may_await_a_call_that_the_body_made(db: Path) -> None:
     lives = Lives(db)
 
