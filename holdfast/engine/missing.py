@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5
 """Handlers that a message names."""
+WAITING_READ_MAX = 100
+"""Suspended runs, the newest, that are read to warn of their code before they wake: the others are warned of then."""
 
 
 def error_for(engine: Engine, row: RunRow) -> MissingCode | None:
@@ -84,6 +86,25 @@ def warnings(engine: Engine, known: set[tuple[str, int]]) -> list[str]:
             lacks = _lacks(engine, *version)
             said.append(f"run {row.run_id} (and perhaps others) of workflow {row.workflow} is not driven: it {lacks}")
     return said
+
+
+def warnings_of_waiting(engine: Engine) -> list[str]:
+    """The same for suspended runs of workflows that are loaded here, whose functions were renamed or moved: before they
+    wake the old code can still be brought back in time. Those of other workflows may belong to other programs."""
+    said: dict[tuple[str, int], str] = {}
+    loaded = handlers.workflow_names()
+    for row in engine.store.runs(status=["suspended"], limit=WAITING_READ_MAX):
+        version = (row.workflow, row.version)
+        if version in said or row.engine is not None or row.hold is not None or not engine.serves(row.queue):
+            continue
+        if row.workflow not in loaded or engine.versions.runnable(*version):
+            continue
+        if not _offers(engine, *version, row.queue):
+            said[version] = (
+                f"run {row.run_id} (and perhaps others) of workflow {row.workflow} waits, and cannot be driven when it "
+                f"wakes: it {_lacks(engine, *version)}"
+            )
+    return list(said.values())
 
 
 def _offers(engine: Engine, workflow: str, version: int, queue: str) -> list[EngineCapabilities]:

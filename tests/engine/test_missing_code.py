@@ -69,6 +69,33 @@ async def test_an_engine_that_opens_the_store_logs_the_run_that_it_cannot_drive_
     assert "loaded here: parcels.ship" in line
 
 
+async def test_an_engine_logs_a_waiting_run_whose_function_was_renamed_before_it_wakes(
+    registry: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = tmp_path / "runs.db"
+    async with open_engine(url(db)) as engine:
+        await engine.start(before("shop.ship"), run_id="r1")
+        await until(lambda: engine.store.run("r1").status == "suspended", "it asks")  # type: ignore[union-attr]
+    del handlers._handlers["shop.ship"]
+    workflow = handlers._workflows.pop("order")
+
+    async def opened() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "holdfast.engine"):
+            async with open_engine(url(db)) as engine:
+                await engine.claims.sweep()
+        return [record.getMessage() for record in caplog.records if "missing_code" in record.getMessage()]
+
+    assert await opened() == [], "a run of another program"
+    handlers._workflows["order"] = workflow
+    before("parcels.ship")
+    (line,) = await opened()
+    assert "run r1 (and perhaps others) of workflow order waits, and cannot be driven when it wakes" in line
+    assert "it needs shop.ship, which is not loaded here (loaded here: parcels.ship" in line
+    before("shop.ship")
+    assert await opened() == []
+
+
 async def test_no_warning_and_no_error_while_another_engine_has_the_code(
     registry: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

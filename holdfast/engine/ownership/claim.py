@@ -64,6 +64,7 @@ class Claims:
         """The workflow whose turn came last."""
         self._known_missing: set[tuple[str, int]] = set()
         """Versions whose code is not loaded, of which the log has been told."""
+        self._has_warned_of_waiting = False
         self._turns = asyncio.Lock()
         """Who is served next is decided by one at a time."""
 
@@ -83,7 +84,11 @@ class Claims:
         """Log which runs no live engine can drive; the operator has to load their code somewhere."""
         engine = self._engine
         if self.only_root_runs is None and engine.drives and not engine.stopping:
-            for warning in await engine.read(missing.warnings, engine, self._known_missing):
+            said = await engine.read(missing.warnings, engine, self._known_missing)
+            if not self._has_warned_of_waiting:
+                self._has_warned_of_waiting = True
+                said += await engine.read(missing.warnings_of_waiting, engine)
+            for warning in said:
                 log.warning("missing_code: %s", warning)
 
     async def _tell_of_ended(self) -> None:
