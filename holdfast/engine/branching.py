@@ -21,9 +21,19 @@ from holdfast.engine.catalogue import DRIVEN, Recovered
 from holdfast.engine.edits import prepare
 from holdfast.engine.inbox import message_rows
 from holdfast.engine.orders import check_run_id
+from holdfast.engine.rebuilding import LowToken
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.errors import CorruptJournal, HoldfastError, LeaseLost, NewerFormat, Refused, RunExists, StoreError
+from holdfast.model.errors import (
+    CannotBeRepaired,
+    CorruptJournal,
+    HoldfastError,
+    LeaseLost,
+    NewerFormat,
+    Refused,
+    RunExists,
+    StoreError,
+)
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.naming import derived
 from holdfast.model.state import RunState
@@ -167,6 +177,11 @@ class Branching:
         try:
             if message.kind == "recover":
                 found = self._engine.catalogue.commit(row, message)
+                if isinstance(found, LowToken):  # its rows agree with its journal otherwise: its row was edited
+                    raise CannotBeRepaired(
+                        f"its last event has token {found.journal}, and its row has only reached {row.token}; "
+                        f"`holdfast doctor {row.run_id} --rebuild` raises it"
+                    )
                 return found if isinstance(found, Commit) else _answer(row, message, _applied(found))
             history = History(self._engine.store, self._engine.versions, row)
             return self._commit(_plan(history, message.kind, _asked(message.payload)), message)

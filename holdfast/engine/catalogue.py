@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.engine import rebuilding, redelivery
 from holdfast.engine.inbox import message_rows
-from holdfast.engine.rebuilding import Difference
+from holdfast.engine.rebuilding import Difference, LowToken
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, NewerFormat, Refused
 from holdfast.model.graph import Plan
@@ -152,12 +152,13 @@ class Catalogue:
 
     # --- under the lease -----------------------------------------------------------------------------------
 
-    def commit(self, row: RunRow, message: MessageRow | None) -> Commit | Recovered:
-        """The commit that repairs a run whose lease we hold, or why there is nothing to repair. Without a message no
-        operator has asked for it: then a run whose journal lacks events is not touched."""
+    def commit(self, row: RunRow, message: MessageRow | None) -> Commit | Recovered | LowToken:
+        """The commit that repairs a run whose lease we hold, or why there is nothing to repair, or that its token must
+        be raised first. Without a message no operator has asked for it: then a run whose journal lacks events is not
+        touched."""
         wish = Wish() if message is None else msgspec.json.decode(message.payload, type=Wish)
         found = self._examine(row, wish)
-        if isinstance(found, Recovered):
+        if isinstance(found, Recovered | LowToken):
             return found
         if isinstance(found, Difference):
             if found.lacks_events and message is None:
@@ -173,13 +174,15 @@ class Catalogue:
         log.warning("run %s is recovered (%s): %s", row.run_id, recovered.case, recovered.what)
         return commit
 
-    def _examine(self, row: RunRow, wish: Wish) -> tuple[Finding, History, Plan] | Difference | Recovered:
+    def _examine(self, row: RunRow, wish: Wish) -> tuple[Finding, History, Plan] | Difference | LowToken | Recovered:
         """Which case a run is, with the plan that it goes on under, or how its rows differ from its journal; else that
         nothing is to be done."""
         store, versions = self._engine.store, self._engine.versions
         refuse_newer(row)
         try:
             history = History(store, versions, row)
+            if (low := rebuilding.low_token(history.rows, row)) is not None:
+                return low
             if row.version < 1:
                 raise _hopeless(row, "it does not say which version of its workflow it runs (E1)")
             moved = self._other_version(row, history)

@@ -136,6 +136,10 @@ class Repairs:
         expected = audit.expected
         if expected is None:
             return self._hold(row, f"corrupt: {audit.damage}")
+        if row.token < expected.token:
+            if not self._store.raise_token(row.run_no, row.token, None, expected.token):
+                raise Refused(f"run {row.run_id} was taken by an engine meanwhile; stop it first")
+            row = msgspec.structs.replace(row, token=expected.token)
         state = expected.state
         rebuilt = Rebuilt(
             run_no=row.run_no,

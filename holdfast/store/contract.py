@@ -136,6 +136,12 @@ class Store(Protocol):
         another engine has it by now, and nothing was changed."""
         ...
 
+    def raise_token(self, run_no: int, token: int, engine: str | None, raised: int) -> bool:
+        """Give a run that this engine (None: no engine) has with this token a higher one, and release its lease. For a
+        run whose row fell behind its journal: no event may be written with a lower token than the one before it. False:
+        another engine has it by now, and nothing was changed."""
+        ...
+
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         """Store messages from outside, in one transaction; they arrive in this order. Same id, run, kind and payload as
         an earlier one, of this sequence too: duplicate. Same id and anything else: conflict. A run that has ended takes

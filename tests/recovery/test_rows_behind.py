@@ -78,6 +78,13 @@ async def torn(url: str, answers: int) -> int:
         return row.last_seq
 
 
+def with_an_old_token(url: str) -> None:
+    """The row of the run is whole as of an earlier time: several owners have written to the journal since."""
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.execute("UPDATE run_state SET token = (SELECT min(token) FROM run_events) - 1")
+    connection.close()
+
+
 async def journal(engine: Engine) -> list[tuple[str, dict[str, Any]]]:
     return [(event.type, event.data) for event in await engine.get("r").events()]
 
@@ -106,14 +113,17 @@ async def by_claim(engine: Engine) -> None:
     await engine.claims.claim([row.run_no for row in engine.store.runs()])
 
 
+@pytest.mark.parametrize("has_old_token", [False, True], ids=["token", "old token"])
 @pytest.mark.parametrize("has_mail", [True, False], ids=["mail", "no mail"])
 @pytest.mark.parametrize("repair", [by_resume, by_recover, by_claim])
 async def test_rows_of_an_earlier_event_are_rebuilt_and_no_question_is_asked_or_answered_twice(
-    url: str, repair: Repair, has_mail: bool, caplog: pytest.LogCaptureFixture
+    url: str, repair: Repair, has_mail: bool, has_old_token: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     seq = await torn(url, answers=1)
     if not has_mail:
         without_mail(url)
+    if has_old_token:
+        with_an_old_token(url)
     caplog.set_level(logging.WARNING, "holdfast.engine")
     async with open_engine(url, recover=False) as engine:
         before = await journal(engine)
@@ -133,6 +143,22 @@ async def test_rows_of_an_earlier_event_are_rebuilt_and_no_question_is_asked_or_
         assert (kinds.count("WaitOpened"), kinds.count("RunRecovered")) == (2, 1)
         assert not (await engine.recover("r")).needed, "recovering twice is recovering once"
     assert CALLS == ["last"], "what the journal knows as completed does not run again"
+    check_file(url.removeprefix("sqlite:///"))
+
+
+async def test_doctor_rebuilds_rows_whose_token_is_behind_as_well(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await torn(url, answers=1)
+    without_mail(url)
+    with_an_old_token(url)
+    async with open_engine(url, recover=False) as engine:
+        before = await journal(engine)
+    db = ["--db", url]
+    assert main(["doctor", "--repair", *db]) == 0, capsys.readouterr()
+    assert main(["doctor", "--deep", *db]) == 0, capsys.readouterr()
+    async with hf.open(url) as engine:
+        assert await journal(engine) == before
+        await answer(engine)
+        assert await engine.get("r").result(timeout=20) == 4
     check_file(url.removeprefix("sqlite:///"))
 
 

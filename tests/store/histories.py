@@ -398,6 +398,8 @@ class Author:
         if self.is_rare(6):
             engine = self.pick(ENGINES)
         self.call("set_hold", no, self.off(token, 6), engine, self.pick(HOLDS))
+        if self.is_rare(6):
+            self.call("raise_token", no, self.off(token, 6), engine, token + self.number(0, 3))
 
     def _version(self, workflow: str | None = None) -> None:
         name = self.pick(["h1", "h2", "H1"])

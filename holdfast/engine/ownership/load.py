@@ -19,6 +19,7 @@ from holdfast.engine import rule_inputs
 from holdfast.engine.catalogue import Recovered
 from holdfast.engine.inbox import deliver
 from holdfast.engine.ownership.quarantine import is_suspect
+from holdfast.engine.rebuilding import LowToken
 from holdfast.engine.run.actor import RunActor
 from holdfast.engine.signal_ids import held_signals
 from holdfast.model import capabilities, handlers
@@ -158,6 +159,9 @@ class Loader:
         engine = self._engine
         try:
             commit = await asyncio.to_thread(engine.catalogue.commit, row, wish)
+            if isinstance(commit, LowToken):
+                await self._raise_token(row, commit.raised)
+                return
             if isinstance(commit, Recovered):  # the doctor compares more than we do, and has to be asked
                 raise CannotBeRepaired(commit.what)
         except (CannotBeRepaired, *DAMAGE) as e:
@@ -169,6 +173,14 @@ class Loader:
         await engine.claims.claim([row.run_no])
         if wish is not None:
             await engine.inbox.look()
+
+    async def _raise_token(self, row: RunRow, token: int) -> None:
+        """Give a run whose row fell behind its journal a token above those of its events, and claim it again: what it
+        needs beside that is done by its next owner, whoever that is."""
+        engine = self._engine
+        await engine.committer.insist(engine.store.raise_token, row.run_no, row.token, engine.lease.engine, token)
+        await engine.claims.claim([row.run_no])
+        await engine.inbox.look()
 
     def _go_on(
         self,

@@ -86,7 +86,7 @@ def _heads(audit: Audit, row: RunRow) -> Iterator[Violation]:
         yield _wrong(audit, "I3", what, seq=audit.seq, means=Repair.HOLD)
     if row.token < audit.token:
         what = f"event {audit.seq} was written with token {audit.token}, and the run's row has {row.token}"
-        yield _wrong(audit, "I4", what, seq=audit.seq)
+        yield _wrong(audit, "I4", what, seq=audit.seq, means=Repair.REBUILD if audit.trusted else Repair.HOLD)
 
 
 def _run(audit: Audit, row: RunRow) -> Iterator[Violation]:

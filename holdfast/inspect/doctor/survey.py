@@ -37,7 +37,7 @@ QUESTIONS: dict[Check, Question] = {
         lambda s: f"event {s.seq} is missing from the journal: {s.found} of {s.wanted} events are there",
     ),
     "token": Question(
-        "I4", Repair.BY_HAND, lambda s: f"event {s.seq} has token {s.found}, and the run has only reached {s.wanted}"
+        "I4", Repair.REBUILD, lambda s: f"event {s.seq} has token {s.found}, and the run has only reached {s.wanted}"
     ),
     "ending": Question(
         "I7",

@@ -140,6 +140,9 @@ class PostgresStore(PostgresAccess):
     def set_hold(self, run_no: int, token: int, engine: str | None, hold: str | None) -> bool:
         return len(self._write("set_hold", (run_no, token, engine, hold))) == 1
 
+    def raise_token(self, run_no: int, token: int, engine: str | None, raised: int) -> bool:
+        return len(self._write("raise_token", (run_no, token, engine, raised))) == 1
+
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         if not messages:
             return []

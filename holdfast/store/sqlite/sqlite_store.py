@@ -217,6 +217,9 @@ class SqliteStore(Queries):
     def set_hold(self, run_no: int, token: int, engine: str | None, hold: str | None) -> bool:
         return self._change("set_hold", (run_no, token, engine, hold)) == 1
 
+    def raise_token(self, run_no: int, token: int, engine: str | None, raised: int) -> bool:
+        return self._change("raise_token", (run_no, token, engine, raised)) == 1
+
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._transaction(lambda cursor: send(cursor, messages)) if messages else []
 

@@ -102,7 +102,7 @@ class Oracle:
             case "release":
                 for run_no, _ in about:
                     self._run(run_no)
-            case "set_hold":
+            case "set_hold" | "raise_token":
                 self._run(about[0])
             case "send":
                 for message in about:

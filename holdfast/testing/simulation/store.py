@@ -171,6 +171,10 @@ class ProcessStore:
         held: bool = self._write("set_hold", (run_no, hold), run_no, token, engine, hold)
         return held
 
+    def raise_token(self, run_no: int, token: int, engine: str | None, raised: int) -> bool:
+        done: bool = self._write("raise_token", (run_no, raised), run_no, token, engine, raised)
+        return done
+
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         became: list[Sent] = self._write("send", messages, messages)
         return became

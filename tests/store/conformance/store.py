@@ -480,6 +480,18 @@ class StoreConformance(Suite):
         assert store.set_hold(no, 1, None, None)
         assert claimable(store) == [no]
 
+    def test_a_token_is_raised_by_the_owner_of_its_run_who_loses_the_lease_with_it(self, store: Store) -> None:
+        mine, free = make_runs(store, 1) + make_runs(store, 1, engine=None)
+        assert not store.raise_token(mine, 1, "two", 7)
+        assert not store.raise_token(mine, 2, "one", 7)
+        assert not store.raise_token(mine, 1, "one", 1)
+        assert not store.raise_token(free, 1, "one", 7)
+        assert store.raise_token(mine, 1, "one", 7)
+        assert store.raise_token(free, 1, None, 3)
+        rows = [store.run_by_no(mine), store.run_by_no(free)]
+        assert [(row.token, row.engine) for row in rows if row is not None] == [(7, None), (3, None)]
+        assert [row.token for row in store.claim("two", [mine, free])] == [8, 4]
+
     def test_a_run_of_another_engine_with_the_same_number_and_token_is_left_alone(self, store: Store) -> None:
         """A database that fell back to an earlier state gives numbers out again, and tokens begin at 1."""
         mine, theirs, free = make_runs(store, 1) + make_runs(store, 1, engine="two") + make_runs(store, 1, engine=None)

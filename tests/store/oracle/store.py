@@ -177,6 +177,16 @@ class OracleStore(OracleReads):
 
         return self._write(put)
 
+    def raise_token(self, run_no: int, token: int, engine: str | None, raised: int) -> bool:
+        def put(tables: Tables) -> bool:
+            run = tables.runs.get(run_no)
+            if run is None or (run.token, run.engine) != (token, engine) or raised <= token:
+                return False
+            tables.runs[run_no] = replace(run, token=raised, engine=None)
+            return True
+
+        return self._write(put)
+
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._write(lambda tables: [commits.send(tables, message) for message in messages])
 

@@ -226,6 +226,7 @@ def test_every_other_write_whose_answer_is_lost_is_done(meeting: Meeting, side: 
     assert store.engines() == [row]
     assert meeting.losing(side, lambda: store.renew_engine("one", 9))
     assert meeting.losing(side, lambda: store.set_hold(held, 1, "one", "why"))
+    assert meeting.losing(side, lambda: store.raise_token(held, 1, "one", 5))
     meeting.losing(side, lambda: store.release("one", [(free, 1), (broken, 1)]))
     assert claimable(store) == [free, broken]
     rebuilt = Rebuilt(broken, 1, 1, 1, b"hash1", "running", 1, 0, 11, None, b"{}", [node_row(broken, "a")], (), ())

@@ -136,6 +136,14 @@ RETURNING CASE WHEN r.status IN ('created', 'running', 'recovering') THEN pg_not
 UPDATE holdfast.run_state SET hold = $4
 WHERE run_no = $1 AND token = $2 AND engine IS NOT DISTINCT FROM $3 RETURNING pg_current_xact_id();
 
+-- name: raise_token
+-- Give a run that this engine, or none, has with this token a higher one, and release its lease. A statement that is
+-- sent again because its answer was lost finds the higher token.
+UPDATE holdfast.run_state SET token = $4, engine = NULL
+WHERE run_no = $1 AND $2::bigint < $4::bigint
+    AND (token = $2 AND engine IS NOT DISTINCT FROM $3 OR token = $4 AND engine IS NULL)
+RETURNING pg_current_xact_id();
+
 -- name: unowned_versions
 -- The versions of workflows of which some run wants to be advanced and nobody holds it. From one version to the next in
 -- the index, however many runs each has; and from the mail to runs that are not in it.

@@ -95,6 +95,10 @@ WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.en
 -- Put a run aside, or take it back, while this engine, or none, has its lease with this token.
 UPDATE run_state SET hold = ?4 WHERE run_no = ?1 AND token = ?2 AND engine IS ?3;
 
+-- name: raise_token
+-- Give a run that this engine, or none, has with this token a higher one, and release its lease.
+UPDATE run_state SET token = ?4, engine = NULL WHERE run_no = ?1 AND token = ?2 AND engine IS ?3 AND token < ?4;
+
 -- name: unowned_versions
 -- The versions of workflows of which some run wants to be advanced and nobody holds it. From one version to the next in
 -- the index, however many runs each has; and from the mail to runs that are not in it. Written so that SQLite begins
