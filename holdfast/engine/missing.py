@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.model import capabilities, handlers
 from holdfast.model.capabilities import EngineCapabilities
 from holdfast.model.errors import MissingCode
+from holdfast.model.limits import WAITING_READ_MAX
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.liveness import is_dead
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5
 """Handlers that a message names."""
-WAITING_READ_MAX = 100
-"""Suspended runs, the newest, that are read to warn of their code before they wake: the others are warned of then."""
 
 
 def error_for(engine: Engine, row: RunRow) -> MissingCode | None:

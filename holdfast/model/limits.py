@@ -185,3 +185,7 @@ counts its commits from 1 does not come there."""
 BACKUP_COUNTER_STEP = 1024
 """Those of backups are multiples of it: a million different ones, and of other files that have such a counter by chance
 one in so many is taken for a backup, which costs a write."""
+
+WAITING_READ_MAX = 100
+"""Suspended runs, the newest, that an opening engine reads to warn of code that is not loaded: reading all of a million
+would delay it, and the others are warned of when they wake."""
