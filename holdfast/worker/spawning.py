@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,9 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.engine.ports import settle
+
+END_SECONDS = 1.0
+"""How long a process may take to end after its pipe has: the kernel closes that just before."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -102,11 +106,14 @@ class Spawned:
 
     def _cause(self, error: Exception) -> str:
         """How the process died, which was noticed by this error."""
+        lives_on = isinstance(error, EOFError) and self._lives_on()
         status = self._reap()
         if status is None:
             return f"could not be started: {error}"
         if isinstance(error, msgspec.DecodeError):
             return f"answered with something that is not an answer ({error}), and was killed"
+        if lives_on:
+            return "closed its pipe to the engine (code that closes all file handles?), and was killed"
         if status >= 0:
             return f"ended with exit status {status} before the body did; what it wrote to stderr may say why"
         try:
@@ -115,6 +122,18 @@ class Spawned:
             name = f"signal {-status}"
         hint = "; the usual reason is that the machine ran out of memory" if name == "SIGKILL" else ""
         return f"was ended by {name} before the body was done{hint}"
+
+    def _lives_on(self) -> bool:
+        """Whether a process whose pipe has ended does not end itself. False also where the system does not tell without
+        reaping it (see `_lock`)."""
+        if self._process is None or not hasattr(os, "waitid"):
+            return False
+        give_up = time.monotonic() + END_SECONDS
+        while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > give_up:
+                return not self._ended
+            time.sleep(0.01)
+        return False
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
         """Call a function on the engine's loop."""
@@ -130,6 +149,9 @@ def absolute_sys_path() -> tuple[str, ...]:
 # --- what goes through the pipes -----------------------------------------------------------------------------------
 
 _LENGTH = struct.Struct(">Q")
+FRAME_BYTES_MAX = 1 << 32
+"""No frame is as long. What code of the user writes into a pipe by accident, text say, is a length far beyond it, for
+which the reader would wait for ever, or which it could not even ask for."""
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:
@@ -144,5 +166,7 @@ def read_frame(pipe: IO[bytes]) -> bytes | None:
     if len(head) < _LENGTH.size:
         return None
     size = _LENGTH.unpack(head)[0]
+    if size > FRAME_BYTES_MAX:
+        raise msgspec.DecodeError(f"a frame of {size:,} bytes")
     data = pipe.read(size)
     return data if len(data) == size else None

@@ -318,6 +318,18 @@ async def test_code_that_no_other_process_can_find_is_refused(bodies: ProcessBod
         await run(bodies, msgspec.structs.replace(handler, takes_ctx=True))
 
 
+SCRIBBLE = """
+def scribble() -> None:
+    for handle in range(3, 99):
+        try:
+            os.write(handle, bytes([255]) * 64)
+        except OSError:
+            pass
+
+"""
+"""A function that writes into every file that its process has open."""
+
+
 @posix
 @pytest.mark.parametrize(
     ("end", "says"),
@@ -326,6 +338,8 @@ async def test_code_that_no_other_process_can_find_is_refused(bodies: ProcessBod
         ("os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
         ("os.kill(os.getpid(), 9)", "ended by SIGKILL.*out of memory"),
         ("import ctypes; ctypes.string_at(0)", "ended by SIGSEGV"),
+        ("os.closerange(3, 99); time.sleep(600)", "closed its pipe to the engine .* and was killed"),
+        ("scribble(); time.sleep(600)", "not an answer .* and was killed"),
         # what a body forked must not keep the pipe of a dead child open
         ("pid = os.fork(); time.sleep(600) if pid == 0 else os._exit(4)", "ended with exit status 4"),
     ],
@@ -334,10 +348,12 @@ async def test_code_that_no_other_process_can_find_is_refused(bodies: ProcessBod
 async def test_a_process_that_dies_is_told_and_replaced(
     bodies: ProcessBodies, load: Load, end: str, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    handler = load(f"@body\ndef work(die: bool) -> int:\n    if die:\n        {end}\n    return os.getpid()\n")
+    handler = load(
+        f"{SCRIBBLE}@body\ndef work(die: bool) -> int:\n    if die:\n        {end}\n    return os.getpid()\n"
+    )
     pid = await run(bodies, handler, die=False)
     with pytest.raises(BodyDied, match=f"the process of {handler.name} .*{says}"):
-        await run(bodies, handler, die=True)
+        await asyncio.wait_for(run(bodies, handler, die=True), 30)
     assert await run(bodies, handler, die=False) != pid
     assert bodies.free == 2
     capfd.readouterr()  # the traceback of the crash
