@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trust": ("holdfast.cli.commands.trust", "Say which files a database may have imported."),
     "graph": ("holdfast.cli.commands.graph", "Draw a workflow, or a run with its statuses."),
     "validate": ("holdfast.cli.commands.validate", "Check definitions and name every problem."),
-    "crashtest": ("holdfast.testing.crashtest", "Run a workflow under every crash."),
+    "crashtest": ("holdfast.cli.commands.crashtest", "Run a workflow under every crash."),
     "bench": ("holdfast.cli.commands.bench", "Measure this machine."),
     "version": ("holdfast.cli.commands.version", "Print the version."),
 }

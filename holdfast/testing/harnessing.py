@@ -17,7 +17,7 @@ from holdfast.engine.run_handle import Run
 from holdfast.model.errors import UsageError
 from holdfast.model.limits import SECOND
 from holdfast.testing.explorer import substitutes
-from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.database import MemoryStore
 from holdfast.testing.simulation.world import World
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from holdfast.store.row_types import Commit, CommitResult, RunStep
 from holdfast.store.sql_files import load
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing import Report, explore
-from holdfast.testing.explorer.findings import Kind
+from holdfast.testing.explorer.report import Kind
 from holdfast.testing.simulation.process import SimulatedLease
 from holdfast.testing.simulation.store import ProcessStore
 from holdfast.worker import context, steps

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.model.errors import UsageError
 from holdfast.testing import Report, explore
-from holdfast.testing.explorer.findings import Finding, Kind
+from holdfast.testing.explorer.report import Finding, Kind
 from tests.explorer import scenarios, shop
 
 CHARGE = "tests.explorer.shop.charge"

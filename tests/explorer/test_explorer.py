@@ -22,7 +22,7 @@ from holdfast.rules import recovery as takeover
 from holdfast.store.contract import Store
 from holdfast.testing import explore
 from holdfast.testing.explorer import search, tape
-from holdfast.testing.explorer.findings import Kind
+from holdfast.testing.explorer.report import Kind
 from holdfast.testing.explorer.tape import Tape
 from holdfast.testing.simulation import remembering
 from holdfast.testing.simulation.faults import Outcome

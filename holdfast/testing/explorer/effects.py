@@ -20,8 +20,8 @@ from holdfast.engine.run.actor import RunActor
 from holdfast.engine.run.bodies import BodyPort
 from holdfast.model.errors import HoldfastError
 from holdfast.model.values import encode
-from holdfast.testing.explorer.findings import Finding, Kind
 from holdfast.testing.explorer.oracle import Broken, Oracle
+from holdfast.testing.explorer.report import Finding, Kind
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.watched_bodies import Execution, current_execution

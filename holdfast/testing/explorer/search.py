@@ -25,18 +25,17 @@ from holdfast.model.limits import SECOND
 from holdfast.model.policies import seconds
 from holdfast.model.views import Wait
 from holdfast.store.urls import is_postgres
-from holdfast.testing.explorer import outcome, quiet, shrink, substitutes, timeline
+from holdfast.testing.explorer import outcome, substitutes
 from holdfast.testing.explorer.client import PEOPLE_TAKE, RUN_ID, Client, Outside
 from holdfast.testing.explorer.effects import Effects
-from holdfast.testing.explorer.findings import Finding, Kind
 from holdfast.testing.explorer.oracle import Broken, Oracle, left_alone
-from holdfast.testing.explorer.report import Report
-from holdfast.testing.explorer.tape import Tape, parse
-from holdfast.testing.simulation import chance, fence
+from holdfast.testing.explorer.report import Finding, Kind, Report, describe_boundary, timeline_of
+from holdfast.testing.explorer.tape import Tape, parse, shorten
+from holdfast.testing.simulation import sandbox
 from holdfast.testing.simulation.boundaries import Boundary, Ended, next_to_next
-from holdfast.testing.simulation.clock import START, VirtualClock
 from holdfast.testing.simulation.faults import Outcome
 from holdfast.testing.simulation.remembering import Remembering, RememberingStore
+from holdfast.testing.simulation.virtual_loop import START, VirtualClock
 from holdfast.testing.simulation.world import Newer, World
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class Explorer:
                 schedules = self._search(first, depth) if wanted is None else iter([self._replayed(wanted)])
                 self._take(schedules, report, schedules_max, stop_at_first, progress)
             for finding in report.findings:
-                shrink.shorten(finding, self.run)
+                shorten(finding, self.run)
         report.seconds = time.perf_counter() - began
         return report
 
@@ -213,17 +212,17 @@ class Explorer:
     def surroundings(self) -> Iterator[None]:
         """Nothing waits for the real world, chance is ours, and fakes and watched callables are in place."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(quiet.silence())
-            self._collect = stack.enter_context(quiet.collected_in_portions())
+            stack.enter_context(sandbox.silence_logs())
+            self._collect = stack.enter_context(sandbox.collect_in_portions())
             sleep = time.sleep
             for original, fake in self._fakes:
                 stack.enter_context(substitutes.put(original, fake))
             if time.sleep is sleep:
-                stack.enter_context(substitutes.put(sleep, fence.refuse_sleep))
+                stack.enter_context(substitutes.put(sleep, sandbox.refuse_sleep))
             for name, function in self._callables.items():
                 stack.enter_context(substitutes.put(function, self._effects.watch(name, function)))
-            self._reseed = stack.enter_context(chance.fixed())
-            self._refused = stack.enter_context(fence.closed())
+            self._reseed = stack.enter_context(sandbox.fixed_randomness())
+            self._refused = stack.enter_context(sandbox.refuse_real_waiting())
             yield
 
     # --- schedules -----------------------------------------------------------------------------------------------
@@ -392,7 +391,7 @@ class Explorer:
             self._oracle.broken += self._client.broken_promises()
             ended = outcome.read(self._store)
         for why in dict.fromkeys([*self._refused, *world.unsuitable_because]):
-            findings.append(Finding(kind=Kind.UNSUITABLE, subject=why, what=why, advice=fence.WAY_OUT))
+            findings.append(Finding(kind=Kind.UNSUITABLE, subject=why, what=why, advice=sandbox.WAY_OUT))
         self._refused.clear()
         if not findings:
             is_judged = self._normal is not None and not world.rewritten
@@ -407,8 +406,8 @@ class Explorer:
             if finding.kind is Kind.UNSUITABLE:
                 continue
             finding.tape = str(tape)
-            finding.where = "; ".join(f"{timeline.describe(b)}: {b.outcome}" for b in faults) or "without any fault"
-            finding.timeline = timeline.tell(world.boundaries)
+            finding.where = "; ".join(f"{describe_boundary(b)}: {b.outcome}" for b in faults) or "without any fault"
+            finding.timeline = timeline_of(world.boundaries)
         return Schedule(tape, world.boundaries, findings, world.alike, ended, world.acts.ended)
 
     def _broken(self, world: World) -> Iterable[Broken]:

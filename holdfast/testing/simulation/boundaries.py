@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.faults import Outcome, Postponed, PowerCut, Until
 from holdfast.testing.simulation.fibers import Fiber, current_fiber
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.virtual_loop import VirtualClock
 
 T = TypeVar("T")
 ALL_OUTCOMES = tuple(Outcome)

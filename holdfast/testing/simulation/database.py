@@ -12,7 +12,14 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+import apsw
+
+from holdfast.model import journal_format
+from holdfast.model.journal_format import FORMAT
 from holdfast.store.queries import Queries
+from holdfast.store.row_types import Commit, EventRow, RunChange, RunRow
+from holdfast.store.sql_files import load
+from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
 TABLES = ("run_state", "run_node_state", "run_events", *RARE, "engines", "engine_slots", "workflow_versions")
@@ -87,3 +94,84 @@ class WorldDatabase(Queries):
         are given out."""
         leases = [(engine, expires_at - now) for engine, expires_at in self.ask(_LEASES)]
         return (*leases, *self.ask(_SLOTS), *self.ask(_NUMBERS))
+
+
+_EMPTY = "; ".join(
+    (*(f"DELETE FROM {table}" for table in TABLES), "UPDATE store_meta SET next_run_no = 1")  # noqa: S608 - names of ours
+)
+_SQL = load("sqlite")
+_IS_RARE = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in RARE)  # noqa: S608 - names of ours
+_RUN = _SQL["run_by_no"].replace("FROM run_state", f", {_IS_RARE} FROM run_state")
+_NODES = "SELECT * FROM run_node_state WHERE run_no = ?"
+_RARE_ROWS = tuple(f"SELECT * FROM {table} WHERE run_no = ?" for table in RARE)  # noqa: S608 - names of ours
+
+
+class MemoryStore(SqliteStore, WorldDatabase):
+    """The real driver on a database in memory. Contents are rows, by the statement that brings them back."""
+
+    child_of_wait = "json_extract(w.data, '$.child')"
+
+    def __init__(self) -> None:
+        super().__init__("sqlite://")
+        self.open()
+        assert self._writer is not None
+        self._asking: apsw.Cursor = self._writer.cursor()
+        self._copying = {"SELECT next_run_no FROM store_meta": "UPDATE store_meta SET next_run_no = ?"}
+        for table in TABLES:
+            columns = len(self._asking.execute(f"PRAGMA table_info({table})").fetchall())
+            self._copying[f"SELECT * FROM {table}"] = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"  # noqa: S608 - names of ours
+
+    def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        return self._asking.execute(sql, bindings).fetchall()
+
+    def alter(self, sql: str, bindings: tuple[Any, ...] = ()) -> None:
+        """Write what no engine would."""
+        self._asking.execute(sql, bindings)
+
+    def contents(self) -> Contents:
+        execute = self._asking.execute
+        found = {insert: execute(select).fetchall() for select, insert in self._copying.items()}
+        return {insert: rows for insert, rows in found.items() if rows}
+
+    def fill(self, contents: Contents) -> None:
+        self._asking.execute(f"BEGIN; {_EMPTY}")
+        for insert, rows in contents.items():
+            self._asking.executemany(insert, rows)
+        self._asking.execute("COMMIT")
+
+    def image(self, run_no: int, after: int) -> Image:
+        execute, one = self._asking.execute, (run_no,)
+        run = execute(_RUN, one).fetchall()
+        events = execute(_SQL["events"], (run_no, after, -1)).fetchall()
+        rows = execute(_NODES, one).fetchall()
+        if run and run[0][-1]:
+            for sql in _RARE_ROWS:
+                rows += execute(sql, one).fetchall()
+        return tuple(run), tuple(events), tuple(rows)
+
+
+UNKNOWN_TYPE = "WrittenByANewerHoldfast"
+_ENGINE = "newer"
+_ALIVE = ("created", "running", "suspended", "recovering")
+
+
+def write_as_newer_version(shared: WorldDatabase, dead: str, now: int, *, marked: bool) -> dict[int, RunRow]:
+    """Write to the unfinished runs of a dead engine; their rows afterwards, by number."""
+    owned = [row.run_no for row in shared.runs(status=_ALIVE, limit=1_000) if row.engine == dead]
+    if not owned:
+        return {}
+    shared.write("remove_engine", dead)
+    for row in shared.write("claim", _ENGINE, owned):
+        shared.write("commit", [_commit(row, now, FORMAT + 1 if marked else row.format)])
+    found = (shared.run_by_no(run_no) for run_no in owned)
+    return {row.run_no: row for row in found if row is not None}
+
+
+def _commit(row: RunRow, now: int, run_format: int) -> Commit:
+    seq, data = row.last_seq + 1, b"{}"
+    place = (seq, row.branch, UNKNOWN_TYPE, None, None, 1, now, row.token)
+    hashed = journal_format.link(row.head_hash, row.run_id, *place, data)
+    event = EventRow(row.run_no, *place, hashed, data)
+    times = (row.recoveries, row.started_at, row.finished_at)
+    change = RunChange(seq, hashed, row.status, row.branch, None, *times, None, run_format)
+    return Commit(row.run_no, row.token, row.last_seq, change=change, events=[event], expected_hash=row.head_hash)

@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 from holdfast.testing.simulation.faults import PowerCut
-from holdfast.testing.simulation.fence import opened
+from holdfast.testing.simulation.sandbox import allow_real_waiting
 
 current_fiber: ContextVar[Fiber | None] = ContextVar("holdfast_current_fiber", default=None)
 
@@ -32,7 +32,7 @@ class Fiber:
         self._go = threading.Semaphore(0)
         self._back = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name="holdfast-fiber", daemon=True)
-        with opened():
+        with allow_real_waiting():
             self._thread.start()
 
     def resume(self) -> None:

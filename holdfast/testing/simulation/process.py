@@ -8,7 +8,6 @@ Invariants: a dead process changes nothing any more, whatever of its code is sti
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -23,12 +22,12 @@ from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
 from holdfast.model.graph import Plan
 from holdfast.store.row_types import EngineRow
-from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Until
-from holdfast.testing.simulation.fence import WAY_OUT, Unsuitable
-from holdfast.testing.simulation.loop import VirtualLoop
+from holdfast.testing.simulation.python_internals import discard
+from holdfast.testing.simulation.sandbox import WAY_OUT, Unsuitable
 from holdfast.testing.simulation.store import Acts, ProcessStore
+from holdfast.testing.simulation.virtual_loop import VirtualClock, VirtualLoop
 from holdfast.testing.simulation.watched_bodies import WatchedExecutor, Watcher
 
 T = TypeVar("T")
@@ -114,12 +113,7 @@ class Process:
         knows each other is taken apart, so that it is freed soon."""
         self.cut()
         for task in self.loop.tasks:
-            if task.done():
-                task._log_traceback = False
-            else:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+            discard(task)
         self.executor.dispose()
         vars(self.engine).clear()
 

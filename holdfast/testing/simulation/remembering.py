@@ -15,8 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store.row_types import Evidence
-from holdfast.testing.simulation.database import Contents, Image, WorldDatabase
-from holdfast.testing.simulation.memory import MemoryStore
+from holdfast.testing.simulation.database import Contents, Image, MemoryStore, WorldDatabase
 
 PLACES_MAX = 20_000
 """Places that are remembered, of some kilobytes each; then everything is forgotten. An exploration of depth 1 has a few

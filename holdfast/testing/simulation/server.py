@@ -18,9 +18,9 @@ from holdfast.store.postgres.postgres_connections import Connection
 from holdfast.store.postgres.postgres_store import PostgresStore
 from holdfast.store.queries import NUMBER_MAX
 from holdfast.store.row_types import Commit, CommitResult
-from holdfast.testing.simulation import fence
 from holdfast.testing.simulation.database import RARE, TABLES, Contents, Image, WorldDatabase
 from holdfast.testing.simulation.remembering import Remembering
+from holdfast.testing.simulation.sandbox import allow_real_waiting
 
 _T = TypeVar("_T")
 _NUMBERED = ("run_node_state", "run_inbox_messages", "run_waits")
@@ -116,11 +116,11 @@ class ServerStore(PostgresStore, WorldDatabase):
 
     def _over(self, work: Callable[[Connection, bool], _T], *, writes: bool) -> _T:
         """The server is no part of the simulation, and is really waited for."""
-        with fence.opened():
+        with allow_real_waiting():
             return super()._over(work, writes=writes)
 
     def _at_once(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        with fence.opened():
+        with allow_real_waiting():
             return super()._at_once(name, bindings)
 
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:

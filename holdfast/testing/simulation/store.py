@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.queries import Queries
 from holdfast.store.row_types import Commit, CommitResult, EngineRow, MessageRow, RunRow, Sent, Standing
-from holdfast.testing.simulation.clock import VirtualClock
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import PowerCut
+from holdfast.testing.simulation.virtual_loop import VirtualClock
 
 T = TypeVar("T")
 _READS = frozenset(name for name in vars(Queries) if not name.startswith("_")) - {"store_id", "standing"}

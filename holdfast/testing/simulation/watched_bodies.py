@@ -22,7 +22,7 @@ from holdfast.model.handlers import Handler
 from holdfast.model.values import decoder, encode
 from holdfast.testing.simulation.faults import Postponed, PowerCut
 from holdfast.testing.simulation.fibers import Fiber, current_fiber
-from holdfast.testing.simulation.loop import VirtualLoop
+from holdfast.testing.simulation.virtual_loop import VirtualLoop
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.context import Context, InlineContext, SyncContext

@@ -11,21 +11,20 @@ which it stopped happens when it comes back (or has happened already): that is a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.engine.settings import EngineSettings
 from holdfast.model.limits import SECOND
 from holdfast.store.row_types import RunRow
-from holdfast.testing.simulation import newer as newer_engine
 from holdfast.testing.simulation.boundaries import Boundaries, Boundary
-from holdfast.testing.simulation.clock import VirtualClock
-from holdfast.testing.simulation.database import WorldDatabase
+from holdfast.testing.simulation.database import WorldDatabase, write_as_newer_version
 from holdfast.testing.simulation.faults import Postponed, PowerCut, Until
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.python_internals import outside_running_loop, set_running_loop
 from holdfast.testing.simulation.requests import Client, Requests
+from holdfast.testing.simulation.virtual_loop import VirtualClock
 from holdfast.testing.simulation.watched_bodies import Watcher
 
 T = TypeVar("T")
@@ -102,7 +101,7 @@ class World:
 
     def run(self) -> None:
         """Run one schedule to its end."""
-        with _apart():
+        with outside_running_loop():
             self.boot()
             while not (self.livelock or self.alike):
                 if self._take_turns() or self._wake_due() or self._supervise():
@@ -116,7 +115,7 @@ class World:
     def settle(self) -> None:
         """Let everything happen that happens without time passing."""
         self._turns = 0
-        with _apart():
+        with outside_running_loop():
             while not self.livelock:
                 if not (self._take_turns() or self._wake_due() or self._supervise() or self._look_around()):
                     return
@@ -140,9 +139,9 @@ class World:
     def dispose(self) -> None:
         """Forget the processes; nothing of them runs any more."""
         self.over = True
-        with _apart():
+        with outside_running_loop():
             for process in self.processes:
-                asyncio._set_running_loop(process.loop)
+                set_running_loop(process.loop)
                 process.dispose()
 
     def boot(self) -> Process:
@@ -197,7 +196,7 @@ class World:
             self._awake += 1
             return
         ready, age = process.loop.ready, self._awake
-        asyncio._set_running_loop(process.loop)
+        set_running_loop(process.loop)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle.is_cancelled:
@@ -366,7 +365,7 @@ class World:
         self._awake += 1
         if self._newer is not None:
             engine, now = process.engine.lease.engine, self.clock.now()
-            self.rewritten |= newer_engine.write(self.shared, engine, now, marked=self._newer == "marked")
+            self.rewritten |= write_as_newer_version(self.shared, engine, now, marked=self._newer == "marked")
             self.rewritten_at = self.rewritten_at or len(self.boundaries)
         self._look_at_state("death", process)
 
@@ -397,17 +396,3 @@ class World:
 
     def unsuitable(self, why: str) -> None:
         self.unsuitable_because.append(why)
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Take turns inside whatever event loop the caller has, without it noticing."""
-    outer = asyncio._get_running_loop()
-    swap = getattr(asyncio.tasks, "_swap_current_task", None)  # from Python 3.12 on; needed from 3.14 on
-    task = swap(outer, None) if swap is not None and outer is not None else None
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(outer)
-        if task is not None and swap is not None:
-            swap(outer, task)

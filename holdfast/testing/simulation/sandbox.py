@@ -7,14 +7,20 @@ Never: looks at files; reading and writing them does not wait.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
+import logging
+import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.model.current import current_body
 from holdfast.model.errors import HoldfastError
+from holdfast.testing.simulation.python_internals import random_bytes_from
 
 _REFUSED = {
     "time.sleep": "really sleeps (time.sleep)",
@@ -64,7 +70,7 @@ _fence = _Fence()
 
 
 @contextmanager
-def closed() -> Iterator[list[str]]:
+def refuse_real_waiting() -> Iterator[list[str]]:
     """Refuse whatever waits for the real world; the list says what was refused so far."""
     if not _fence.installed:  # an audit hook cannot be taken away again; while open it does nothing
         _fence.installed = True
@@ -85,10 +91,66 @@ def closed() -> Iterator[list[str]]:
 
 
 @contextmanager
-def opened() -> Iterator[None]:
+def allow_real_waiting() -> Iterator[None]:
     """For the kit itself, which needs a thread now and then."""
     before, _fence.closed = _fence.closed, False
     try:
         yield
     finally:
         _fence.closed = before
+
+
+@contextmanager
+def fixed_randomness() -> Iterator[Callable[[int], None]]:
+    """Chance comes from a seed until the block is left; what is given sets the seed again."""
+    state = random.getstate()
+    hidden = random.Random(0)
+
+    def reseed(seed: int) -> None:
+        random.seed(seed)
+        hidden.seed(seed + 1)
+
+    reseed(0)
+    try:
+        with random_bytes_from(hidden.randbytes):
+            yield reseed
+    finally:
+        random.setstate(state)
+
+
+SCHEDULES_PER_COLLECTION = 20
+
+
+@contextlib.contextmanager
+def collect_in_portions() -> Iterator[Callable[[], None]]:
+    """Every schedule leaves a few thousand objects in cycles. Collected when we say so, and only the young ones, they
+    cost little; what the exploration keeps is looked at once."""
+    enabled = gc.isenabled()
+    gc.disable()
+    schedules = itertools.count(1)
+
+    def collect() -> None:
+        if next(schedules) % SCHEDULES_PER_COLLECTION == 0:
+            gc.collect(0)
+
+    try:
+        yield collect
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def silence_logs() -> Iterator[None]:
+    """A thousand crashes would fill the log."""
+    loggers = [logging.getLogger(name) for name in ("holdfast", "asyncio")]
+    before = [logger.disabled for logger in loggers]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, disabled, level in zip(loggers, before, levels, strict=True):
+            logger.disabled = disabled
+            logger.setLevel(level)
