@@ -193,7 +193,7 @@ def _made_beside(target: Path) -> Iterator[Path]:
     except (apsw.Error, OSError) as error:
         raise translated(error, str(target)) from error
     finally:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-journal", "-wal", "-shm"):
             Path(f"{making}{suffix}").unlink(missing_ok=True)
 
 

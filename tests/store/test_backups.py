@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.model.errors import NotOurStore, StoreError, StoreMissing, UsageError
+from holdfast.model.errors import NotOurStore, StoreError, StoreFull, StoreMissing, UsageError
 from holdfast.store import backups
 from holdfast.store.row_types import Standing
 from holdfast.store.sqlite.sqlite_store import SqliteStore
@@ -206,3 +207,20 @@ def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(path: Path, kept
     with pytest.raises(StoreError):
         backups.backup(str(path), kept)
     assert files(path.parent) == {"runs.db"}
+
+
+def test_a_full_disk_leaves_nothing_of_a_backup(path: Path, tmp_path: Path) -> None:
+    fill(
+        path, 12_000
+    )  # more than the cache of SQLite: the copy has a journal by then, which cannot be removed in order
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        with pytest.raises(StoreFull):
+            backups.backup(str(path), disk / "backup.db")
+        assert files(disk) == set()
+    finally:
+        subprocess.run(["umount", disk], check=True)
