@@ -42,15 +42,6 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
             names = tuple(qualified_name(c) if isinstance(c, type) else str(c) for c in getattr(self, field))
             msgspec.structs.force_setattr(self, field, names)
 
-    def next_delay_seconds(
-        self, failures: int, kinds: tuple[str, ...], retryable: bool | None, seed: str
-    ) -> float | None:
-        """The wait before the next try after `failures` failures, the last of them of these `kinds`; None: it was the
-        last try. Nodes (rules/nodes.py) and nodes that are called as steps (worker/steps.py) both go by this."""
-        if failures >= self.attempts or not self.applies(kinds, retryable):
-            return None
-        return self.delay_seconds(failures, seed)
-
     def delay_seconds(self, failures: int, seed: str) -> float:
         """The wait before the next try after `failures` failures; jitter comes from the seed, so rules stay pure."""
         # a huge exponent would overflow a float long before it mattered: the delay is capped anyway
@@ -70,6 +61,17 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_RETRY = Retry()
+
+
+def seconds_until_retry(
+    policy: Retry, failures: int, kinds: tuple[str, ...], retryable: bool | None, seed: str
+) -> float | None:
+    """The wait before the next try after `failures` failures, the last of them of these `kinds`; None: it was the last
+    try. Nodes (rules/nodes.py) and nodes that are called as steps (worker/steps.py) both follow this."""
+    if failures >= policy.attempts or not policy.applies(kinds, retryable):
+        return None
+    return policy.delay_seconds(failures, seed)
+
 
 HOPELESS = frozenset(
     f"holdfast.model.errors.{name}"

@@ -16,7 +16,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.graph import NodePlan, condition_left
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.naming import instance_text, is_undo, undone_by
-from holdfast.model.policies import NO_RETRY
+from holdfast.model.policies import NO_RETRY, seconds_until_retry
 from holdfast.model.references import ABSENT, PENDING, UNDONE, availability, inputs_of, judge, locate, lookup
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
@@ -301,7 +301,7 @@ def fail(d: Draft, c: cmd.FailNode) -> None:
     if is_undo(ns.node) or not (d.state.fold.closing or scopes.is_dead(ns.scope)):
         policy = ns.plan.definition.retry or NO_RETRY
         seed = f"{d.state.run_id}{ns.key}{ns.failures}"
-        delay = policy.next_delay_seconds(ns.failures + 1, error.kinds, error.retryable, seed)
+        delay = seconds_until_retry(policy, ns.failures + 1, error.kinds, error.retryable, seed)
         if delay is None:
             fail_for_good(d, ns, error)
         else:

@@ -1,8 +1,9 @@
-"""Activation: one life of a body in this process, from its start until it ended or was left.
+"""Activation: one execution of a body in this process, from its start until it ended or was unwound.
 
-Owns: the body's tasks, which of them wait, leaving (Suspended), timeouts and heartbeats, and what it reports.
-Never: decides what a report leads to (rules), remembers calls (memory.py), offers anything to the body (context.py).
-Invariants: it reports once. After it was left it reports nothing, and every call on its ctx raises Suspended.
+Owns: the body's life (body_life.py), its tasks and which of them wait, unwinding it (Suspended), and stopping it.
+Never: decides what a report leads to (rules), says how it ended (ending.py), records calls (memory.py), offers anything
+to the body (context.py).
+Invariants: it reports once. After that nothing of it is recorded, and every call on its ctx raises.
 """
 
 from __future__ import annotations
@@ -13,33 +14,27 @@ import contextlib
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping, MutableSet, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from holdfast.engine import crash_points
 from holdfast.engine.ports import Attempt
 from holdfast.model import commands as cmd
 from holdfast.model.current import Current
 from holdfast.model.errors import (
-    BodyEnded,
     CorruptJournal,
-    HeartbeatLost,
     HoldfastError,
-    NodeTimeout,
-    Pended,
+    IllegalTransition,
     StepMismatch,
     Suspended,
     UsageError,
 )
-from holdfast.model.events import ErrorInfo
 from holdfast.model.naming import is_undo
 from holdfast.model.references import captured, check_size
-from holdfast.model.values import encode
 from holdfast.worker import ending, parking, tasks
-from holdfast.worker.failures import describe
+from holdfast.worker.body_life import ALIVE, BODY_TRANSITIONS, OVER, BodyLife, LeaveReason
 from holdfast.worker.memory import Call, Memo, Memory, idempotency_key
-from holdfast.worker.step_clock import StepClock, current_clock
 from holdfast.worker.strands import Strand
 from holdfast.worker.threads import Done, GivenUp, ThreadJob
+from holdfast.worker.time_limits import BodyClock, StepClock, current_clock
 
 if TYPE_CHECKING:
     from holdfast.worker.step_threads import StepThread
@@ -48,6 +43,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 THREAD_LOOK_SECONDS = 0.25
 """How often a step that waits for a thread looks whether its body is left meanwhile."""
+_RUNNING, _WAITING, _LEAVING, _ENDING = BodyLife.RUNNING, BodyLife.WAITING, BodyLife.LEAVING, BodyLife.ENDING
+_REPORTED = BodyLife.REPORTED
+"""Members that every call is compared with: to look one up in its Enum takes as long as a call."""
 _NO_MEMORY = Memory()
 _EMPTY: dict[Any, Any] = {}
 _EMPTY_SET: set[Any] = set()
@@ -72,34 +70,27 @@ class Activation:
     """How many threads the engine has lost, likewise."""
     grace_seconds = 0.0
     """How long what it started may take to stop."""
-    ending = False
-    """The body has returned or raised, and what it started is stopped (ending.py): no call on ctx begins any more."""
     is_lent = False
     """It runs in a process that is given back while it only waits."""
     current_class = Current
     """The testing kit has one that watches."""
-    leaving = False
-    cancelled = False
-    reported = False
+    life = BodyLife.STARTING
+    leave_reason: LeaveReason | None = None
+    """Why it is unwound, where it is."""
+    stop_reason: HoldfastError | Literal["cancelled"] | None = None
+    """Why it was asked to stop: its run does not want it, or the limit that it has exceeded."""
     mismatch: StepMismatch | None = None
-    """Why it is left, where its code does not fit what it remembers."""
-    stopping = False
-    """Left because the engine stops, or the run is paused: it says so."""
-    pausing = False
+    """How its code differs from its recorded calls, where it is unwound for that."""
     progress: tuple[float, float | None, str] | None = None
     checkpoint_read = False
     """Whether this life of the body has looked at its checkpoint."""
     _thread_call: asyncio.Future[Any] | None = None
-    _why: HoldfastError | None = None
-    _deadline: asyncio.TimerHandle | None = None
-    _heartbeat: asyncio.TimerHandle | None = None
+    _clock: BodyClock | None = None
     _grace: asyncio.TimerHandle | None = None
     _looking = False
     _watched: asyncio.Future[Any] | None = None
     """What keeps the body from counting as parked; when it moves, somebody looks again."""
-    _since = 0.0
     _settling: asyncio.Task[None] | None = None
-    _left_seconds: float | None = None
 
     # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
     memory = _NO_MEMORY
@@ -156,65 +147,58 @@ class Activation:
         return self.current_class(
             port.run_id, a.node, a.path, a.visit, number,
             lambda: idempotency_key(port.store_id, *self.key_facts(step_key)),
-            lambda: self.cancelled or self.expired or self.ending or (tried is not None and tried.cancelled),
+            lambda: self.stop_reason is not None or self.life in OVER or (tried is not None and tried.cancelled),
             partial(self.loop.call_soon_threadsafe, self.beat, current_clock.get()),
         )  # fmt: skip
 
-    # --- reports -------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def move(self, to: BodyLife) -> None:
+        """Go to another state of its life, or raise IllegalTransition."""
+        if to not in BODY_TRANSITIONS[self.life]:
+            what = f"the body of {self.attempt.node}@{self.attempt.path} in run {self.port.run_id}"
+            raise IllegalTransition(f"{what}: {self.life} -> {to} is not a transition")
+        self.life = to
+
+    @property
+    def expired(self) -> bool:
+        """Whether it was asked to stop because of a limit, such as a timeout."""
+        return isinstance(self.stop_reason, HoldfastError)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is unwound, or was, without an end."""
+        return self.leave_reason is not None and self.stop_reason is None
+
+    @property
+    def drops_result(self) -> bool:
+        """Whether what the body returns or raises is not recorded: it is evicted."""
+        return self.life is _LEAVING and self.leave_reason is LeaveReason.EVICT
+
+    def begin(self) -> None:
+        """The body begins now. Its time limits count from here; time in calls on ctx that wait does not."""
+        if self.life is BodyLife.STARTING:
+            self.life = _RUNNING
+        definition = self.attempt.definition
+        if definition.timeout is not None or definition.heartbeat is not None:
+            self._clock = BodyClock(
+                self.loop, self.attempt.node, definition.timeout, definition.heartbeat, self._expire
+            )
+            self._clock.start()
 
     def conclude(self, report: Callable[[], None]) -> None:
         """The body has returned or raised: report it once everything that it started has stopped."""
-        is_left = self.leaving and not self.stopping and self.mismatch is None
-        if is_left or not (self.tasks or self.threads or self.late):
+        is_evicted = self.drops_result and self.mismatch is None
+        if is_evicted or not (self.tasks or self.threads or self.late):
             report()
-        else:
+        elif self.life is not _REPORTED:
             self._settling = self.loop.create_task(ending.settle(self, report))
 
     def begin_ending(self) -> None:
-        """Let no call on ctx begin any more, stop the clock, and cancel what the body left behind."""
-        self.ending = True
+        """Let no call on ctx begin, stop the clock, and cancel what the body left behind."""
+        self.move(_ENDING)
         self._stop_clock()
         self._cancel_tasks()
-
-    def completed(self, result: Any, ended: BodyEnded | None = None) -> None:
-        """The body returned, or ended in a call that ends it, with this as its output."""
-        a = self.attempt
-        if self._why is not None:  # too late: that attempt is over, whatever it still brought
-            self.interrupted()
-            return
-        try:
-            data = encode(result, a.handler.returns, what="result")
-        except HoldfastError as e:
-            self.failed(e)
-            return
-        self.completed_bytes(data, ended)
-
-    def completed_bytes(self, data: bytes, ended: BodyEnded | None = None) -> None:
-        if crash_points.hit is not None:
-            crash_points.hit("body.after")
-        a = self.attempt
-        try:
-            kept = captured(data, a.captures, f"the output of {a.node}") if a.captures else {}
-            kept_vars = self.captured_vars() if self.vars else {}
-        except HoldfastError as e:
-            self.failed(e)
-            return
-        if ended is None:
-            self.report(cmd.CompleteNode(a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, visit=a.visit))
-        elif isinstance(ended, Pended):
-            self.report(
-                cmd.PendNode(
-                    a.node, a.path, a.attempt, ended.basket, data, kept, self.vars, kept_vars, ended.rerun,
-                    _pend_error(ended.error), ended.target, ended.ticket, visit=a.visit,
-                )
-            )  # fmt: skip
-        else:
-            self.report(
-                cmd.CompleteNode(
-                    a.node, a.path, a.attempt, data, kept, self.vars, kept_vars, ended.target, ended.ticket,
-                    visit=a.visit,
-                )
-            )  # fmt: skip
 
     def captured_vars(self) -> dict[str, Any]:
         """What conditions read of the variables that this body set."""
@@ -225,67 +209,16 @@ class Activation:
         check_size(found, "the variables")
         return found
 
-    def failed(self, error: BaseException) -> None:
-        """The body raised."""
-        a = self.attempt
-        ended = _end_in(error)
-        if ended is not None and (self.stopping or not self.leaving):
-            if isinstance(ended, Pended) and (ended.rerun or ended.error is not None):
-                self.completed_bytes(b"null", ended)  # it runs again: what it gives now is nobody's
-            else:
-                self.completed(ended.output, ended)
-            return
-        if self._why is not None:  # what it raised is how it stopped; why it had to is what counts
-            self.interrupted()
-        elif self.cancelled:
-            self.report(cmd.DropNode(a.node, a.path, a.attempt, visit=a.visit))
-        elif self.leaving:
-            self.left()
-        else:
-            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(error), visit=a.visit))
-
-    def interrupted(self) -> None:
-        """The body's task was cancelled: by us, for a reason, or by itself."""
-        a = self.attempt
-        if self._why is not None:
-            self.report(cmd.FailNode(a.node, a.path, a.attempt, describe(self._why), visit=a.visit))
-        elif self.cancelled:
-            self.report(cmd.DropNode(a.node, a.path, a.attempt, visit=a.visit))
-        elif self.leaving:
-            self.left()
-        else:
-            self.failed(RuntimeError("the body cancelled itself"))
-
-    def left(self) -> None:
-        """The body has gone without an end. An orderly stop says so, and a body whose code does not fit what it
-        remembers; otherwise there is nobody to tell."""
-        if self.mismatch is not None:
-            a = self.attempt
-            self.report(cmd.StopNode(a.node, a.path, a.attempt, changed=self.mismatch.message, visit=a.visit))
-            return
-        self._stopped(may_go_on=self.attempt.definition.on_crash == "rerun")
-
-    def not_begun(self) -> None:
-        """The body was left before it began: it has done nothing, so that it may go on whatever its `on_crash` says."""
-        self._stopped(may_go_on=True)
-
-    def _stopped(self, *, may_go_on: bool) -> None:
-        a = self.attempt
-        if self.stopping and may_go_on:
-            self.report(cmd.StopNode(a.node, a.path, a.attempt, self.pausing, visit=a.visit))
-        else:
-            self.report(None)
-
     def report(self, command: Any) -> None:
-        """The one word about how the body ended; None: it was left, and runs again when there is a reason to."""
+        """Say how the body ended, once; None: it was evicted, and runs again when there is a reason to."""
         if self._end(left=command is None) and command is not None:
             self.port.submit(command)
 
     def _end(self, *, left: bool) -> bool:
-        """This life is over; False: it was over before."""
-        if self.reported:
+        """This execution is over; False: it was over before."""
+        if self.life is _REPORTED:
             return False
-        self.reported = True
+        self.life = _REPORTED  # as every other state may
         self._stop_clock()
         if self._grace is not None:
             self._grace.cancel()
@@ -314,10 +247,9 @@ class Activation:
             task.cancel()
 
     def _stop_clock(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        if self._clock is not None:
+            self._clock.pause()
+            self._clock = None
 
     def read_memory(self, rows: Iterable[tuple[str, bytes]]) -> Memory:
         """What an earlier life of the body remembers. Where that cannot be read the run is left, and this body."""
@@ -330,11 +262,13 @@ class Activation:
     # --- waiting -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Every call on ctx asks this first."""
-        if self.leaving or (self.reported and not self.ending):
+        """Raise where the body may make no call on ctx. Every call asks this first."""
+        life = self.life
+        if life is _RUNNING or life in ALIVE:
+            return
+        if life is _LEAVING or (life is _REPORTED and self.leaving):
             raise Suspended
-        if self.cancelled or self.ending or self._why is not None:
-            raise asyncio.CancelledError
+        raise asyncio.CancelledError
 
     def made(self, call: Call, awaited: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """A call was made; it is open until what it gave back to be awaited has ended, or was dropped."""
@@ -343,7 +277,7 @@ class Activation:
 
     def recall(self, call: Call) -> Memo | None:
         """What is remembered of a call that is awaited now; None: it is new."""
-        if self.ending or self.reported:  # awaited by a task that the body has left behind
+        if self.life in OVER:  # awaited by a task that the body has left behind
             raise asyncio.CancelledError
         self.joined()
         try:
@@ -355,9 +289,9 @@ class Activation:
     def _mismatched(self, mismatch: StepMismatch) -> None:
         """The body makes another call than it remembers: from here on every call on ctx raises Suspended, and the run
         is put on hold when the body has gone, or does not go within the grace time."""
-        if not (self.leaving or self.cancelled or self.expired):
+        if self.life in ALIVE:
             self.mismatch = mismatch
-            self.leave()
+            self.leave(LeaveReason.EVICT)
             self._grace = self.loop.call_later(self.grace_seconds, self.give_up)
 
     def joined(self) -> asyncio.Task[Any]:
@@ -410,8 +344,9 @@ class Activation:
                     if_given_up(answer)
             elif error is None:
                 future.set_result(answer)
-            else:  # our attempt is over: somebody else has the run, or it is being ended
-                self.leaving = True
+            else:  # this attempt is over: another engine owns the run, or the run is being ended
+                if self.life in ALIVE:
+                    self._move_to_leaving(LeaveReason.EVICT)
                 future.set_exception(Suspended())
 
         self.port.submit(command, done)
@@ -441,7 +376,10 @@ class Activation:
                 yield
         finally:
             self.parked.discard(task)
-            self._unpause()
+            if self.life is _WAITING:
+                self.move(_RUNNING)
+                if self._clock is not None:
+                    self._clock.start()
             self.look_soon()
 
     async def park(self, wait_id: str) -> tuple[str, bytes]:
@@ -462,7 +400,7 @@ class Activation:
 
     def _give_up_wait(self, wait_id: str, strand: Strand) -> None:
         """A part of the body does not wait any more. (When the body itself ends, its waits are closed with it.)"""
-        if not (self.leaving or self.cancelled or self.ending or self.reported or self._why):
+        if self.life in ALIVE:
             outcome = "superseded" if strand.lost else "cancelled"
             self.port.submit(cmd.CloseWait(wait_id, outcome))
 
@@ -476,14 +414,9 @@ class Activation:
             self.parked.discard(task)  # it goes on, in its turn
 
     @property
-    def expired(self) -> bool:
-        """Whether the body was told to stop because of a timeout or a missing heartbeat."""
-        return self._why is not None
-
-    @property
     def all_parked(self) -> bool:
         """Whether the body does nothing but wait in calls on ctx."""
-        return bool(self.parked) and not self.ending and not self.must_stay and self._at_work() is None
+        return bool(self.parked) and self.life in ALIVE and not self.must_stay and self._at_work() is None
 
     @property
     def must_stay(self) -> bool:
@@ -510,19 +443,22 @@ class Activation:
     def _look(self) -> None:
         """Perhaps all that is left of the body waits now: then its node is suspended, and its thread is given back."""
         self._looking = False
-        if self.reported or self.leaving or self.ending or not self.parked or self.must_stay:
+        if not self.parked or self.life not in ALIVE or self.must_stay:
             return
         busy = self._at_work()
         if busy is not None:
             self._look_when_it_moves(busy)
             return
-        self._pause()
+        if self.life is _RUNNING:
+            self.move(_WAITING)
+            if self._clock is not None:
+                self._clock.pause()
         a = self.attempt
         if not self.port.is_suspended(a.node, a.path):
             suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
             self.port.submit(suspend, self._suspended if self._gives_back else None)
         elif self._gives_back:
-            self.leave()
+            self.leave(LeaveReason.EVICT)
 
     @property
     def _gives_back(self) -> bool:
@@ -540,7 +476,7 @@ class Activation:
         """A body that gives its thread or process back goes only now: one that goes while its node counts as running is
         run again at once."""
         if error is None and self.all_parked:
-            self.leave()
+            self.leave(LeaveReason.EVICT)
 
     async def wait_for_thread(self) -> None:
         """Wait while the engine has lost too many threads to begin in another one."""
@@ -570,36 +506,49 @@ class Activation:
 
     # --- being stopped -------------------------------------------------------------------------------------
 
-    def leave(self, *, stopping: bool = False, pausing: bool = False) -> None:
-        """Leave the body without ending it: Suspended at every waiting call, now and from now on."""
-        self.leaving = True
-        self.stopping = stopping
-        self.pausing = pausing
+    def leave(self, reason: LeaveReason) -> None:
+        """Unwind the body without ending it: Suspended at every waiting call, now and from now on."""
+        if self.life is _REPORTED:
+            return
+        self._move_to_leaving(reason)
         for task, future in list(self.waits.values()):
             if not future.done():
                 future.set_exception(Suspended())
             if task is not self.task:
                 task.add_done_callback(hear_out)
-        if not stopping:
+        if reason is LeaveReason.EVICT:
             for opening in list(self.opening):
                 if not opening.done():
                     opening.set_exception(Suspended())
 
+    def _move_to_leaving(self, reason: LeaveReason) -> None:
+        """Note that it is to be unwound. One that is stopped, or has ended, stays so."""
+        self.leave_reason = reason
+        if self.life in ALIVE:
+            self.move(_LEAVING)
+
     def supersede(self) -> None:
-        """The run has gone on without this body, which waits: it is cancelled, and nobody hears what it still says."""
-        self.cancelled = True
+        """The run continues without this body, which waits: it is cancelled, and nothing that it does is recorded."""
+        self.stop_reason = self.stop_reason or "cancelled"
         if self._end(left=False) and self.task is not None:
             self.task.cancel()
 
     def cancel(self, grace_seconds: float) -> None:
         """Ask the body to stop; past the grace time it is given up."""
-        self.cancelled = True
+        self._move_to_cancelling("cancelled")
         self._stop_body(grace_seconds)
 
     def _expire(self, why: HoldfastError) -> None:
-        if not self.reported and self._why is None:
-            self._why = why
+        if self.life in ALIVE or self.life is _LEAVING:
+            self._move_to_cancelling(why)
             self._stop_body(self.grace_seconds)
+
+    def _move_to_cancelling(self, reason: HoldfastError | Literal["cancelled"]) -> None:
+        """Note why it is to stop, which counts also where it is ending already; the first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+        if self.life in ALIVE or self.life is _LEAVING:
+            self.move(BodyLife.CANCELLING)
 
     def _stop_body(self, grace_seconds: float) -> None:
         if self.task is not None:
@@ -610,71 +559,23 @@ class Activation:
             self._grace = self.loop.call_later(grace_seconds, self.give_up)
 
     def give_up(self) -> None:
-        """The body does not stop: go on without it. Its thread, if it has one, is written off; the journal says so,
-        for whoever asks another process about the run."""
-        if not self.reported:
-            lost = self.thread is not None and self.thread.give_up()
-            if lost and self._why is not None:
-                self._why = type(self._why)(f"{self._why.message}; it did not stop, and its thread was given up")
-            self.interrupted()
-
-    # --- time ----------------------------------------------------------------------------------------------
-
-    def start_clock(self) -> None:
-        """Timeout and heartbeat count from here; time spent waiting does not count."""
-        definition = self.attempt.definition
-        if definition.timeout is not None or definition.heartbeat is not None:
-            self._left_seconds = definition.timeout
-            self._unpause()
-
-    def _pause(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-            assert self._left_seconds is not None
-            self._left_seconds -= self.loop.time() - self._since
-
-    def _unpause(self) -> None:
-        if self._heartbeat is None:
-            self.beat()
-        if self._left_seconds is not None and self._deadline is None and not (self.reported or self.ending):
-            self._since = self.loop.time()
-            self._deadline = self.loop.call_later(max(0.0, self._left_seconds), self._expire, self.timed_out())
-
-    def timed_out(self) -> NodeTimeout:
-        return NodeTimeout(f"{self.attempt.node} ran longer than its timeout of {self.attempt.definition.timeout:g} s")
+        """The body does not stop: continue without it. Its thread, if it has one, is written off, and the journal says
+        so, because another process may be asked about the run."""
+        if self.life is not _REPORTED:
+            lost, why = self.thread is not None and self.thread.give_up(), self.stop_reason
+            if lost and isinstance(why, HoldfastError):
+                self.stop_reason = type(why)(f"{why.message}; it did not stop, and its thread was given up")
+            ending.interrupted(self)
 
     def beat(self, clock: StepClock | None = None) -> None:
         """The body is alive, and the step whose clock this is."""
         if clock is not None:
             clock.beat()
-        limit = self.attempt.definition.heartbeat
-        if limit is None or self.reported or self.ending:
-            return
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-        why = HeartbeatLost(f"{self.attempt.node} did not call ctx.heartbeat() for {limit:g} s")
-        self._heartbeat = self.loop.call_later(limit, self._expire, why)
+        if self._clock is not None:
+            self._clock.beat()
 
 
 def hear_out(task: asyncio.Task[Any]) -> None:
     """A task of a body that was left has ended, and perhaps nobody asks how: that is no reason for a warning."""
     if not task.cancelled():
         task.exception()
-
-
-def _end_in(error: BaseException) -> BodyEnded | None:
-    """The call that ended a body, perhaps in tasks of its own, whose group then holds nothing else."""
-    if isinstance(error, BaseExceptionGroup):
-        ends, others = error.split(BodyEnded)
-        return None if ends is None or others is not None else _end_in(ends.exceptions[0])
-    return error if isinstance(error, BodyEnded) else None
-
-
-def _pend_error(error: str | BaseException | None) -> ErrorInfo | None:
-    if error is None:
-        return None
-    return describe(error) if isinstance(error, BaseException) else ErrorInfo("pended", error)

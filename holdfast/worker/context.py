@@ -46,8 +46,8 @@ from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
 from holdfast.worker.memory import Call, idempotency_key, inner_scope
 from holdfast.worker.node_log import NodeLog
 from holdfast.worker.racing import Won
-from holdfast.worker.step_clock import current_clock
 from holdfast.worker.steps import StepRunner, unfolded
+from holdfast.worker.time_limits import current_clock
 from holdfast.worker.variables import Variables
 
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class _Base(BodyContext):
     @property
     def cancelled(self) -> bool:
         """Whether the body was asked to stop. A long sync body looks at it now and then."""
-        return self._activation.cancelled or self._activation.expired
+        return self._activation.stop_reason is not None
 
     @property
     def leaving(self) -> bool:

@@ -21,9 +21,10 @@ from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
-from holdfast.worker import rehearsing, tasks, wire
+from holdfast.worker import ending, rehearsing, tasks, wire
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
+from holdfast.worker.body_life import BodyLife, LeaveReason
 from holdfast.worker.context import Context, InlineContext, SyncContext
 from holdfast.worker.isolated import CannotBeIsolated, IsolatedActivation, IsolatedBodies
 from holdfast.worker.processes import ProcessBodies
@@ -80,8 +81,8 @@ class LocalExecutor:
             return
         activation = self._activation(attempt)
         if self._stopped:  # what was committed while the engine stopped begins elsewhere
-            activation.leave(stopping=True)
-            activation.not_begun()
+            activation.leave(LeaveReason.STOP)
+            ending.not_begun(activation)
             return
         run_no = attempt.port.run_no
         bodies = self._live.get(run_no)
@@ -104,8 +105,8 @@ class LocalExecutor:
         activation = IsolatedActivation(attempt, self._gone, self._loop)
         activation.grace_seconds = self._grace_seconds
         if self._stopped:
-            activation.leave(stopping=True)
-            activation.not_begun()
+            activation.leave(LeaveReason.STOP)
+            ending.not_begun(activation)
             return
         self._live.setdefault(attempt.port.run_no, {})[activation.key] = activation
         activation.task = self.task(self._run_isolated(activation))
@@ -165,22 +166,22 @@ class LocalExecutor:
             # a body that must not be repeated unasked, or that runs such a step, finishes its node unless it only waits
             repeats = activation.attempt.definition.on_crash == "rerun" and not activation.must_stay
             if activation.all_parked or repeats:
-                activation.leave(stopping=True, pausing=True)
+                activation.leave(LeaveReason.PAUSE)
 
-    def leave(self, run_no: int, node: str, path: str, *, stopping: bool, pausing: bool) -> None:
-        """Leave one body without ending it."""
+    def leave(self, run_no: int, node: str, path: str, reason: LeaveReason) -> None:
+        """Unwind one body without ending it."""
         activation = self._find(run_no, node, path)
         if activation is not None:
-            activation.leave(stopping=stopping, pausing=pausing)
+            activation.leave(reason)
 
     def unwind(self, run_no: int) -> None:
         for activation in self._live.pop(run_no, _NONE).values():
             only_waits = activation.may_be_left
-            activation.leave()
+            activation.leave(LeaveReason.EVICT)
             self._let_clean_up(activation)
             if not only_waits:
                 activation.loop.call_later(self._grace_seconds, activation.cut_off)
-            activation.left()  # nobody waits for it: its place is free now
+            ending.left(activation)  # its slot is free now
 
     def _let_clean_up(self, activation: Activation) -> None:
         if activation.task is not None:
@@ -201,9 +202,9 @@ class LocalExecutor:
         self._stopped = True
         activations = self._all()
         for activation in activations:
-            activation.leave(stopping=True)
+            activation.leave(LeaveReason.STOP)
             if activation.thread is not None and activation.thread.give_up_unless_begun():
-                activation.not_begun()
+                ending.not_begun(activation)
         bodies = [*(a.task for a in activations if a.task is not None), *self._leaving]
         bodies += [task for a in activations for task in a.tasks]
         deadline = asyncio.get_running_loop().time() + grace_seconds
@@ -218,7 +219,7 @@ class LocalExecutor:
         if bodies:
             await asyncio.wait(bodies, timeout=1.0)
         for activation in self._all():
-            activation.left()
+            ending.left(activation)
         for threads in (self._threads, self._step_threads):
             if threads is not None:
                 await threads.close(0.0)
@@ -270,23 +271,23 @@ class LocalExecutor:
                 args, kwargs = await self._prepare(activation)
             else:
                 args, kwargs = binder.bind(attempt.args, attempt.port.load)
-            if activation.leaving:
-                activation.not_begun()
+            if activation.life is BodyLife.LEAVING:
+                ending.not_begun(activation)
                 return
             if handler.takes_ctx:
                 activation.begin_scope()
                 args.insert(0, Context(activation))
-            activation.start_clock()
+            activation.begin()
             result = await handler.fn(*args, **kwargs)
         except asyncio.CancelledError:
-            activation.conclude(activation.interrupted)
+            activation.conclude(partial(ending.interrupted, activation))
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
-            activation.conclude(partial(activation.failed, e))
+            activation.conclude(partial(ending.failed, activation, e))
         else:
-            if activation.leaving and not activation.stopping:
-                activation.conclude(activation.left)
-            else:
-                activation.conclude(partial(activation.completed, result))
+            report = partial(ending.left, activation)
+            if not activation.drops_result:
+                report = partial(ending.completed, activation, result)
+            activation.conclude(report)
         finally:
             here.set(None)  # the activation knows its task, whose context would know the activation for ever
 
@@ -303,13 +304,13 @@ class LocalExecutor:
         try:
             data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
         except asyncio.CancelledError:
-            activation.interrupted()
+            ending.interrupted(activation)
         except HoldfastError as e:
-            activation.failed(e)
+            ending.failed(activation, e)
         else:
             activation.task = None
-            if activation.leaving:
-                activation.not_begun()
+            if activation.life is BodyLife.LEAVING:
+                ending.not_begun(activation)
             else:
                 self._run_inline(activation, data, lambda ready: ready)
 
@@ -323,11 +324,11 @@ class LocalExecutor:
                 args.insert(0, InlineContext(activation))
             result = self._context.copy().run(_call, activation, args, kwargs)
         except asyncio.CancelledError:
-            activation.interrupted()
+            ending.interrupted(activation)
         except BaseException as e:  # noqa: BLE001 - user code may raise anything
-            activation.failed(e)
+            ending.failed(activation, e)
         else:
-            activation.completed(result)
+            ending.completed(activation, result)
 
     def _run_sync(self, activation: Activation) -> None:
         attempt = activation.attempt
@@ -337,7 +338,7 @@ class LocalExecutor:
         try:
             bound = self._binder(attempt.handler).bind(attempt.args, attempt.port.load)
         except HoldfastError as e:
-            activation.failed(e)
+            ending.failed(activation, e)
             return
         self._start_thread(activation, bound)
 
@@ -345,14 +346,14 @@ class LocalExecutor:
         try:
             bound = await self._prepare(activation)
         except asyncio.CancelledError:
-            activation.interrupted()
+            ending.interrupted(activation)
             return
         except (HoldfastError, Suspended) as e:
-            activation.failed(e)
+            ending.failed(activation, e)
             return
         activation.task = None
-        if activation.leaving:
-            activation.not_begun()
+        if activation.life is BodyLife.LEAVING:
+            ending.not_begun(activation)
         else:
             self._start_thread(activation, bound)
 
@@ -370,24 +371,24 @@ class LocalExecutor:
             return handler.fn(*args, **kwargs)
 
         def done(result: Any, error: BaseException | None) -> None:
-            if error is None and (not activation.leaving or activation.stopping):
-                activation.conclude(partial(activation.completed, result))
-            elif error is None or (isinstance(error, Suspended) and activation.leaving):
-                activation.conclude(activation.left)
+            if error is None and not activation.drops_result:
+                activation.conclude(partial(ending.completed, activation, result))
+            elif error is None or (isinstance(error, Suspended) and activation.life is BodyLife.LEAVING):
+                activation.conclude(partial(ending.left, activation))
             elif isinstance(error, asyncio.CancelledError):
-                activation.conclude(activation.interrupted)
+                activation.conclude(partial(ending.interrupted, activation))
             else:
-                activation.conclude(partial(activation.failed, error))
+                activation.conclude(partial(ending.failed, activation, error))
 
         if self._threads is None:
             self._threads = ThreadBodies(self._thread_count, self._given_up)
         try:
             job: ThreadJob = self._context.copy().run(self._threads.start, body, done)
         except HoldfastError as e:
-            activation.failed(e)
+            ending.failed(activation, e)
             return
         activation.thread = job
-        activation.start_clock()
+        activation.begin()
 
     def _start_step(self, job: Callable[[], Any], done: Done) -> ThreadJob:
         """Run a sync function that a body calls as a step."""
@@ -402,39 +403,39 @@ class LocalExecutor:
         try:
             data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
             body = b",".join(msgspec.json.encode(k) + b":" + v for k, v in data.items())
-            if activation.leaving:
-                activation.not_begun()
+            if activation.life is BodyLife.LEAVING:
+                ending.not_begun(activation)
                 return
-            activation.start_clock()
+            activation.begin()
             result = await self._processes.run(attempt.handler, b"{" + body + b"}", current=activation.current())
         except asyncio.CancelledError:
-            activation.interrupted()
+            ending.interrupted(activation)
         except BodyEnded as ended:
-            activation.completed_bytes(bytes(ended.output), ended)
+            ending.completed_bytes(activation, bytes(ended.output), ended)
         except Exception as e:  # noqa: BLE001 - a process body may raise anything
-            activation.failed(e)
+            ending.failed(activation, e)
         else:
-            activation.completed_bytes(result)
+            ending.completed_bytes(activation, result)
 
     async def _run_isolated(self, activation: IsolatedActivation) -> None:
         if self._isolated is None:
             self._isolated = IsolatedBodies()
         try:
             order = await wire.order_of(activation.attempt, self._grace_seconds)
-            if activation.leaving:
-                activation.not_begun()
+            if activation.life is BodyLife.LEAVING:
+                ending.not_begun(activation)
                 return
-            activation.start_clock()
+            activation.begin()
             try:
                 activation.has_ended(await self._isolated.run(activation, order))
             except BodyDied as e:
                 await activation.died(e.message)
         except asyncio.CancelledError:
-            activation.interrupted()
+            ending.interrupted(activation)
         except CannotBeIsolated as e:
             activation.refused(str(e))
         except HoldfastError as e:
-            activation.failed(e)
+            ending.failed(activation, e)
 
 
 def _call(activation: Activation, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -30,9 +30,11 @@ from holdfast.model import commands as cmd
 from holdfast.model import handlers
 from holdfast.model.errors import BodyDied, HoldfastError
 from holdfast.model.values import decoder
-from holdfast.worker import wire
+from holdfast.worker import ending, wire
 from holdfast.worker.activation import Activation
+from holdfast.worker.body_life import BodyLife, LeaveReason
 from holdfast.worker.spawning import Spawned, read_frame, write_frame
+from holdfast.worker.time_limits import timed_out
 
 log = logging.getLogger("holdfast.engine")
 node_log = logging.getLogger("holdfast.node")
@@ -83,7 +85,7 @@ class IsolatedActivation(Activation):
 
     def heard(self, message: wire.FromProcess) -> None:
         """A message of the process. Once the engine has left the body, or the body has ended, nothing is heard."""
-        if self.reported or self.over.done():
+        if self.life is BodyLife.REPORTED or self.over.done():
             return
         match message:
             case wire.Told():
@@ -174,20 +176,23 @@ class IsolatedActivation(Activation):
         """It leaves by itself as soon as it only waits; until then it may be at work again."""
         return False
 
-    def leave(self, *, stopping: bool = False, pausing: bool = False) -> None:
-        self.leaving, self.stopping, self.pausing = True, stopping, pausing
-        self._send(wire.Leave(stopping, pausing))
+    def leave(self, reason: LeaveReason) -> None:
+        if self.life is not BodyLife.REPORTED:
+            self._move_to_leaving(reason)
+            self._send(wire.Leave(reason))
 
     def cancel(self, grace_seconds: float) -> None:
-        self.cancelled = True
+        self._move_to_cancelling("cancelled")
         if self.process is None:
             self._kill()
         else:
             self._send(wire.Cancel(grace_seconds))
             self._kill_at(grace_seconds)
 
-    def start_clock(self) -> None:
-        """The process keeps the time limit itself; a body that never lets it look is killed."""
+    def begin(self) -> None:
+        """The process keeps the time limit itself; a body that never lets it check is killed."""
+        if self.life is BodyLife.STARTING:
+            self.move(BodyLife.RUNNING)
         timeout = self.attempt.definition.timeout
         if timeout is not None:
             self._kill_at(timeout + self.grace_seconds)
@@ -198,8 +203,8 @@ class IsolatedActivation(Activation):
         self._overdue = self.loop.call_later(seconds + OVERDUE_SECONDS, self._is_overdue)
 
     def _is_overdue(self) -> None:
-        if not self.cancelled:
-            self._why = self.timed_out()
+        timeout = self.attempt.definition.timeout
+        self._move_to_cancelling("cancelled" if timeout is None else timed_out(self.attempt.node, timeout))
         self._kill()
 
     def _kill(self) -> None:
@@ -226,17 +231,17 @@ class IsolatedActivation(Activation):
         """Its process died. That is evidence against it unless the engine ends, too, or wanted the body to stop."""
         a = self.attempt
         await asyncio.sleep(BELIEVE_SECONDS)
-        if self.cancelled or self.leaving:
-            self.interrupted()
+        if self.stop_reason is not None or self.life is BodyLife.LEAVING:
+            ending.interrupted(self)
         elif self.port.is_suspended(a.node, a.path):  # it only waited; an answer runs it again
-            self.left()
-        elif not self.reported:
+            ending.left(self)
+        elif self.life is not BodyLife.REPORTED:
             self._end(left=False)
             self._run.body_died(cmd.BodyDied(a.node, a.path, a.attempt, how, visit=a.visit))
 
     def refused(self, why: str) -> None:
         """It cannot be tried in a process of its own."""
-        if not self.reported:
+        if self.life is not BodyLife.REPORTED:
             self._end(left=False)
             self._run.hold(
                 f"crash_loop: engines died while this run made no progress, and {self.attempt.handler.name} cannot be "

@@ -262,7 +262,7 @@ class _Body:
             case wire.Cancel():
                 self.executor.cancel(*instance, message.grace_seconds)
             case wire.Leave():
-                self.executor.leave(*instance, stopping=message.stopping, pausing=message.pausing)
+                self.executor.leave(*instance, message.reason)
             case wire.RunBody():
                 raise AssertionError("the engine sends one body at a time")
 

@@ -16,6 +16,7 @@ from holdfast.model.errors import Suspended
 from holdfast.model.limits import REHEARSAL_SECONDS
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
+from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.context import Context, SyncContext
 from holdfast.worker.memory import Call, Memo, Memory
 
@@ -36,13 +37,13 @@ class _Rehearsed(Activation):
             return memo
         if memo is None or not memo.is_over:
             self.new.append(_shown(call))
-            self.leave()
+            self.leave(LeaveReason.EVICT)
             raise Suspended
         self.reused.append(_shown(call))
         return memo
 
     async def commit(self, command: Any, if_given_up: Any = None) -> Any:
-        self.leave()
+        self.leave(LeaveReason.EVICT)
         raise Suspended
 
 
@@ -65,7 +66,7 @@ async def rehearse(attempt: Attempt, rows: Sequence[tuple[str, bytes]]) -> tuple
 
     activation.task = task = loop.create_task(_quietly(body()))
     _, pending = await asyncio.wait([task], timeout=REHEARSAL_SECONDS)
-    activation.leave()
+    activation.leave(LeaveReason.EVICT)
     for left in (*pending, *activation.tasks):
         left.cancel()
     return activation.reused, activation.new, [_shown(memo) for memo in activation.memory.unread()]

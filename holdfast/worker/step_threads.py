@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.worker.body_life import BodyLife
+
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
     from holdfast.worker.steps import Try
@@ -76,7 +78,7 @@ class StepThread:
         if self.over.done():
             return
         lost = self._job.give_up()
-        if lost and self._activation.ending:
+        if lost and self._activation.life is BodyLife.ENDING:
             self._activation.steps.add(self.tried)  # it may act after the end of the body
         self._finish(ended=False)
         if lost:

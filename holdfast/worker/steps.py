@@ -27,14 +27,15 @@ from holdfast.model.current import current_body, here, receiving
 from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
-from holdfast.model.policies import NO_RETRY
+from holdfast.model.policies import NO_RETRY, seconds_until_retry
 from holdfast.model.values import decoder, encode
 from holdfast.worker import tasks
+from holdfast.worker.body_life import OVER
 from holdfast.worker.compensating import Compensation
 from holdfast.worker.failures import describe, raise_again, stored
 from holdfast.worker.memory import Call, Memo, inner_scope
-from holdfast.worker.step_clock import StepClock
 from holdfast.worker.step_threads import StepThread
+from holdfast.worker.time_limits import StepClock
 
 if TYPE_CHECKING:
     from holdfast.worker.context import Context
@@ -142,7 +143,7 @@ class StepRunner:
                 await self._until_retry(ctx, call, failures, retry_at)
                 continue
             await ctx._record(call, data, failures + 1, undo=tried.undo)
-            if ctx._activation.ending:  # it is recorded; the task that awaits it is to end
+            if ctx._activation.life in OVER:  # it is recorded; the task that awaits it is to end
                 raise asyncio.CancelledError
             return self._decoded(data)
 
@@ -221,7 +222,7 @@ class StepRunner:
     async def _failed(self, ctx: Context, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
         """Record a failed try; when the next one is due, or None if it was the last."""
         seed = _retry_seed(ctx, call, failures)
-        delay = self.retry.next_delay_seconds(failures, info.kinds, info.retryable, seed)
+        delay = seconds_until_retry(self.retry, failures, info.kinds, info.retryable, seed)
         retry_at = None if delay is None else ctx._activation.port.now() + int(delay * SECOND)
         await self._commit(ctx, ev.StepFailed, call, failures, error=info, retry_at=retry_at)
         return retry_at

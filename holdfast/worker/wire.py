@@ -19,6 +19,7 @@ from holdfast.model import errors, handlers, journal_format
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import HoldfastError
 from holdfast.model.handlers import CodeLocation
+from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.spawning import absolute_sys_path
 
 # --- from the engine to the process -------------------------------------------------------------------------------
@@ -88,8 +89,7 @@ class Cancel(_Message, frozen=True):
 
 
 class Leave(_Message, frozen=True):
-    stopping: bool
-    pausing: bool
+    reason: LeaveReason
 
 
 ToProcess = RunBody | Answered | Settled | Replied | Cancel | Leave

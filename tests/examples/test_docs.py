@@ -14,6 +14,7 @@ import pytest
 from docs import generate
 from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
+from holdfast.worker.body_life import BODY_TRANSITIONS, BodyLife
 
 S = TypeVar("S", bound=StrEnum)
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,7 @@ def test_the_state_machines_are_drawn_from_their_tables() -> None:
         diagram(RUN_TRANSITIONS, "created", RUN_TERMINAL),
         diagram(NODE_TRANSITIONS, "pending", NODE_SETTLED),
         diagram(LIFE_TRANSITIONS, "idle", frozenset({Life.DETACHED})),
+        diagram(BODY_TRANSITIONS, "starting", frozenset({BodyLife.REPORTED})),
     ]
 
 

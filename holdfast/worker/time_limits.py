@@ -1,17 +1,77 @@
-"""Step clock: the timeout and the heartbeat of a node that is called as a step.
+"""Time limits: the timeout and the heartbeat of a body, and of a node that is called as a step.
 
-Owns: when a try has used up its time, as for a node in a graph: time in calls on ctx that wait is not counted.
-Never: stops a thread (step_threads.py).
+Owns: when an attempt or a try has used up its time. Time in calls on ctx that wait is not counted.
+Never: stops anything: a body is stopped by its activation, a thread by tries.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from holdfast.model.errors import HeartbeatLost, HoldfastError, NodeTimeout
+
+
+class BodyClock:
+    """The limits of one execution of a body; made only where its node has some. `expire` is called with the limit that
+    was reached."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: str,
+        timeout: float | None,
+        heartbeat: float | None,
+        expire: Callable[[HoldfastError], None],
+    ) -> None:
+        self._loop = loop
+        self._node = node
+        self._timeout = timeout
+        self._heartbeat = heartbeat
+        self._expire = expire
+        self._left = timeout
+        """Seconds that are left, while the clock is paused."""
+        self._since = 0.0
+        self._runs = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._next_beat: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Count from here; does nothing while it counts."""
+        if self._runs:
+            return
+        self._runs = True
+        self.beat()
+        if self._left is not None and self._timeout is not None:
+            self._since = self._loop.time()
+            why = timed_out(self._node, self._timeout)
+            self._deadline = self._loop.call_later(max(0.0, self._left), self._expire, why)
+
+    def pause(self) -> None:
+        """Stop counting, until `start`."""
+        if not self._runs:
+            return
+        self._runs = False
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        if self._deadline is not None and self._left is not None:
+            self._deadline.cancel()
+            self._left -= self._loop.time() - self._since
+
+    def beat(self) -> None:
+        """The body is alive."""
+        if self._heartbeat is None or not self._runs:
+            return
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        why = HeartbeatLost(f"{self._node} did not call ctx.heartbeat() for {self._heartbeat:g} s")
+        self._next_beat = self._loop.call_later(self._heartbeat, self._expire, why)
+
+
+def timed_out(node: str, timeout: float) -> NodeTimeout:
+    return NodeTimeout(f"{node} ran longer than its timeout of {timeout:g} s")
 
 
 class StepClock:
