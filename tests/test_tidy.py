@@ -138,7 +138,6 @@ NUMBERS_OUTSIDE_LIMITS: dict[str, int] = {
     "rules": 1,
     "store": 43,
     "testing": 11,
-    "worker": 11,
 }
 """How many numbers have a name at the top of a module other than holdfast/model/limits.py, by package; without those of
 FORMAT_NUMBERS."""

@@ -189,3 +189,41 @@ one in so many is taken for a backup, which costs a write."""
 WAITING_READ_MAX = 100
 """Suspended runs, the newest, that an opening engine reads to warn of code that is not loaded: reading all of a million
 would delay it, and the others are warned of when they wake."""
+
+BODY_CHECK_SECONDS = 0.25
+"""How often a step that waits for a thread, or for a slot of its node, checks whether its body is still wanted."""
+
+ERROR_CAUSES_MAX = 5
+"""Causes of an exception that are recorded with it: each further one says little more, and they may form a circle."""
+
+PROCESS_REAP_SECONDS = 5.0
+"""How long the caller of a killed body waits for its process to be gone; only a hanging disk makes it longer."""
+
+PROCESS_END_SECONDS = 1.0
+"""How long a process may take to end after its pipe has: the kernel closes that just before."""
+
+FRAME_BYTES_MAX = 1 << 32
+"""No frame between an engine and its processes is as long. What user code writes into a pipe by accident, text say,
+is a length far beyond it."""
+
+ISOLATED_DEATH_SECONDS = 0.25
+"""How long an engine must outlive the process of a quarantined body before that death counts against the body: a signal
+to a whole group or container ends the engine as well, a moment later."""
+
+ISOLATED_SPAWN_SECONDS = 1.0
+"""How soon a process for a quarantined body is spawned again where the system refused it."""
+
+ISOLATED_OVERDUE_SECONDS = 2.0
+"""How much longer than its grace time such a process may take to cancel or time out its body before it is killed."""
+
+ISOLATED_IDLE_SECONDS = 10.0
+"""How long such a process is kept for the next quarantined body."""
+
+ISOLATED_READY_SECONDS = 0.1
+"""How long such a process may take, after its body has ended, to be ready for another one; else it is killed."""
+
+ISOLATED_THREADS_SECONDS = 0.05
+"""How long threads of a quarantined body may take to end before its process counts as used up."""
+
+ISOLATED_PROGRESS_SECONDS = 0.25
+"""How often such a process reports the progress of its body to the engine."""

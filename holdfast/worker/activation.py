@@ -27,6 +27,7 @@ from holdfast.model.errors import (
     Suspended,
     UsageError,
 )
+from holdfast.model.limits import BODY_CHECK_SECONDS
 from holdfast.model.naming import is_undo
 from holdfast.model.references import captured, check_size
 from holdfast.worker import ending, parking, tasks
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from holdfast.worker.steps import Try
 
 R = TypeVar("R")
-THREAD_LOOK_SECONDS = 0.25
-"""How often a step that waits for a thread looks whether its body is left meanwhile."""
 _RUNNING, _WAITING, _LEAVING, _ENDING = BodyLife.RUNNING, BodyLife.WAITING, BodyLife.LEAVING, BodyLife.ENDING
 _REPORTED = BodyLife.REPORTED
 """Members that every call is compared with: to look one up in its Enum takes as long as a call."""
@@ -481,7 +480,7 @@ class Activation:
     async def wait_for_thread(self) -> None:
         """Wait while the engine has lost too many threads to begin in another one."""
         while self.given_up.too_many:
-            await self.given_up.fewer(THREAD_LOOK_SECONDS)
+            await self.given_up.fewer(BODY_CHECK_SECONDS)
             self.check()
 
     # --- a body in a thread --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.model import errors
 from holdfast.model.events import ErrorInfo
-from holdfast.model.limits import ERROR_BYTES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_KINDS_BYTES_MAX
+from holdfast.model.limits import ERROR_BYTES_MAX, ERROR_CAUSES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_KINDS_BYTES_MAX
 from holdfast.model.module_names import modules_of
 from holdfast.model.policies import class_names
 from holdfast.model.values import encode, plain
@@ -26,8 +26,6 @@ from holdfast.worker.processes import BodyFailed
 
 _MESSAGE_BYTES_MAX = ERROR_BYTES_MAX // 2
 _REMEMBERED = "__holdfast_error__"
-_CAUSES_MAX = 5
-"""Who wraps errors in errors more often than that says little more with each; they may also form a circle."""
 _decode = msgspec.json.Decoder(ErrorInfo).decode
 
 
@@ -47,7 +45,7 @@ def _described(error: BaseException) -> ErrorInfo:
     if isinstance(error, errors.Fail):
         retryable = error.retryable
     message = _cut(_message(error), _MESSAGE_BYTES_MAX)
-    frames = _frames_and_causes(error, ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024, _CAUSES_MAX)
+    frames = _frames_and_causes(error, ERROR_BYTES_MAX - _MESSAGE_BYTES_MAX - 1024, ERROR_CAUSES_MAX)
     args, attributes = _details(error)
     if isinstance(error, errors.Fail) and error.details is not None and "details" not in attributes:
         message += f" (its details are not kept: they are no JSON, or have more than {ERROR_DETAILS_BYTES_MAX:,} bytes)"

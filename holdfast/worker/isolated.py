@@ -29,6 +29,13 @@ from holdfast.engine.ports import Attempt, OwnedRun, Releasable, settle
 from holdfast.model import commands as cmd
 from holdfast.model import handlers
 from holdfast.model.errors import BodyDied, HoldfastError
+from holdfast.model.limits import (
+    ISOLATED_DEATH_SECONDS,
+    ISOLATED_IDLE_SECONDS,
+    ISOLATED_OVERDUE_SECONDS,
+    ISOLATED_READY_SECONDS,
+    ISOLATED_SPAWN_SECONDS,
+)
 from holdfast.model.values import decoder
 from holdfast.worker import ending, wire
 from holdfast.worker.activation import Activation
@@ -41,17 +48,6 @@ node_log = logging.getLogger("holdfast.node")
 
 LIFE_FD = "HOLDFAST_LIFE_FD"
 """Names the pipe by whose end a process notices, without the GIL, that its engine is gone."""
-BELIEVE_SECONDS = 0.25
-"""How long the engine must outlive a body's process before the death counts: who kills a whole group or container ends
-the engine as well, a moment later, and that is no evidence against the body."""
-AGAIN_SECONDS = 1.0
-"""How soon a process is spawned again where the system did not let us."""
-OVERDUE_SECONDS = 2.0
-"""How much longer than its grace time a process may take to cancel or time out its body before it is killed."""
-IDLE_SECONDS = 10.0
-"""How long a process is kept for the next body of a suspect."""
-TIDY_SECONDS = 0.1
-"""How long a process may take, after its body has ended, to be ready for another one; else it is killed."""
 
 
 class CannotBeIsolated(Exception):
@@ -200,7 +196,7 @@ class IsolatedActivation(Activation):
     def _kill_at(self, seconds: float) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
-        self._overdue = self.loop.call_later(seconds + OVERDUE_SECONDS, self._is_overdue)
+        self._overdue = self.loop.call_later(seconds + ISOLATED_OVERDUE_SECONDS, self._is_overdue)
 
     def _is_overdue(self) -> None:
         timeout = self.attempt.definition.timeout
@@ -230,7 +226,7 @@ class IsolatedActivation(Activation):
     async def died(self, how: str) -> None:
         """Its process died. That is evidence against it unless the engine ends, too, or wanted the body to stop."""
         a = self.attempt
-        await asyncio.sleep(BELIEVE_SECONDS)
+        await asyncio.sleep(ISOLATED_DEATH_SECONDS)
         if self.stop_reason is not None or self.life is BodyLife.LEAVING:
             ending.interrupted(self)
         elif self.port.is_suspended(a.node, a.path):  # it only waited; an answer runs it again
@@ -285,7 +281,7 @@ class IsolatedBodies:
                 log.warning("no process for a body of run %s, trying again: %s", body.port.run_id, e)
                 body.over = body.loop.create_future()
                 body.over.add_done_callback(_retrieve)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(ISOLATED_SPAWN_SECONDS)
             else:
                 return ended
             finally:
@@ -305,7 +301,7 @@ class IsolatedBodies:
     def _is_idle(self, process: IsolatedProcess) -> None:
         """Nothing of its last body is left in a process."""
         self._idle.append(process)
-        process.end_in(IDLE_SECONDS)
+        process.end_in(ISOLATED_IDLE_SECONDS)
 
     async def close(self) -> None:
         """Kill every process, and with it the body that it still runs, and wait until they are gone."""
@@ -342,7 +338,7 @@ class IsolatedProcess(Spawned):
     async def tidied(self) -> None:
         """Wait a moment until nothing of a body is left that has said its last word. It may take longer."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TIDY_SECONDS):
+            async with asyncio.timeout(ISOLATED_READY_SECONDS):
                 await self._idle.wait()
 
     def release(self, body: IsolatedActivation) -> None:

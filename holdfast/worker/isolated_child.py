@@ -35,6 +35,7 @@ from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, Suspended
 from holdfast.model.graph import compile_definition
 from holdfast.model.handlers import Handler
+from holdfast.model.limits import ISOLATED_PROGRESS_SECONDS, ISOLATED_THREADS_SECONDS
 from holdfast.model.values import encode
 from holdfast.worker import wire
 from holdfast.worker.activation import Activation
@@ -43,11 +44,6 @@ from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.isolated import LIFE_FD
 from holdfast.worker.loading import StartedWhileImporting, load_code
 from holdfast.worker.spawning import read_frame, write_frame
-
-TIDY_SECONDS = 0.05
-"""How long threads of a body may take to end before the process counts as used up."""
-PROGRESS_SECONDS = 0.25
-"""How often the engine is told how far a body is."""
 
 
 def main() -> None:
@@ -126,7 +122,7 @@ class _Pipe:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):  # the body may have closed or replaced them
                     stream.flush()
-            deadline = time.monotonic() + TIDY_SECONDS
+            deadline = time.monotonic() + ISOLATED_THREADS_SECONDS
             while threading.active_count() > alone and time.monotonic() < deadline:
                 time.sleep(0.005)
             if threading.active_count() > alone:
@@ -290,7 +286,7 @@ class _Body:
         """Say now and then how far the body is; a body may call ctx.progress a thousand times a second."""
         if self._has_gone:
             return
-        self.loop.call_later(PROGRESS_SECONDS, self._say_progress)
+        self.loop.call_later(ISOLATED_PROGRESS_SECONDS, self._say_progress)
         progress = self.executor.progress(self.run_no).get((self._order.node, self._order.path))
         if progress != self._progress and progress is not None:
             self._progress = progress

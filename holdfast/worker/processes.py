@@ -22,10 +22,8 @@ from holdfast.model.current import Current
 from holdfast.model.errors import BodyDied, BodyEnded, NodeTimeout, Pended, TicketRaised, UsageError
 from holdfast.model.events import ErrorInfo
 from holdfast.model.handlers import CodeLocation, Handler
+from holdfast.model.limits import PROCESS_REAP_SECONDS
 from holdfast.worker.spawning import Spawned, absolute_sys_path, read_frame, write_frame
-
-_REAP_SECONDS = 5.0
-"""How long the caller of a killed body waits for its process to be gone; only a hanging disk makes it longer."""
 
 _Asked: TypeAlias = "tuple[bytes, str, asyncio.Future[Answer]]"
 
@@ -87,7 +85,7 @@ class ProcessBodies:
         for child in children:
             child.end()
         if children:
-            await asyncio.wait([child.gone for child in children], timeout=_REAP_SECONDS)
+            await asyncio.wait([child.gone for child in children], timeout=PROCESS_REAP_SECONDS)
 
     def _take(self) -> _Child:
         if self._closed:
@@ -109,7 +107,7 @@ class ProcessBodies:
             return
         answer.cancel()  # what comes now is not wanted any more
         child.end()
-        await asyncio.wait([child.gone], timeout=_REAP_SECONDS)  # the next attempt must not run beside this one
+        await asyncio.wait([child.gone], timeout=PROCESS_REAP_SECONDS)  # the next attempt must not run beside this one
 
 
 def _frame(handler: Handler, args: bytes, current: Current | None) -> bytes:

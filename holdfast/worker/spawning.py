@@ -27,9 +27,7 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.engine.ports import settle
-
-END_SECONDS = 1.0
-"""How long a process may take to end after its pipe has: the kernel closes that just before."""
+from holdfast.model.limits import FRAME_BYTES_MAX, PROCESS_END_SECONDS
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -128,7 +126,7 @@ class Spawned:
         reaping it (see `_lock`)."""
         if self._process is None or not hasattr(os, "waitid"):
             return False
-        give_up = time.monotonic() + END_SECONDS
+        give_up = time.monotonic() + PROCESS_END_SECONDS
         while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() > give_up:
                 return not self._ended
@@ -149,9 +147,6 @@ def absolute_sys_path() -> tuple[str, ...]:
 # --- what goes through the pipes -----------------------------------------------------------------------------------
 
 _LENGTH = struct.Struct(">Q")
-FRAME_BYTES_MAX = 1 << 32
-"""No frame is as long. What code of the user writes into a pipe by accident, text say, is a length far beyond it, for
-which the reader would wait for ever, or which it could not even ask for."""
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:

@@ -26,7 +26,7 @@ from holdfast.model import events as ev
 from holdfast.model.current import current_body, here, receiving
 from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
 from holdfast.model.handlers import Handler
-from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
+from holdfast.model.limits import BODY_CHECK_SECONDS, RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.policies import NO_RETRY, seconds_until_retry
 from holdfast.model.values import decoder, encode
 from holdfast.worker import tasks
@@ -40,8 +40,6 @@ from holdfast.worker.time_limits import StepClock
 if TYPE_CHECKING:
     from holdfast.worker.context import Context
 
-PLACE_LOOK_SECONDS = 0.25
-"""How often a step that waits for a place looks whether its body is left meanwhile."""
 limited_steps: ContextVar[tuple[str, ...]] = ContextVar("holdfast_limited_steps", default=())
 """The steps around what runs in this task or thread that hold a place of their node."""
 _runners: dict[int, tuple[Any, StepRunner]] = {}
@@ -211,7 +209,7 @@ class StepRunner:
         )
         try:
             while not granted.done():
-                await asyncio.wait([granted], timeout=PLACE_LOOK_SECONDS)
+                await asyncio.wait([granted], timeout=BODY_CHECK_SECONDS)
                 activation.check()
             granted.result()
         except BaseException:

@@ -216,7 +216,7 @@ async def test_a_timeout_lets_the_body_clean_up_and_is_a_failure_like_any_other(
 async def test_a_body_that_blocks_its_process_is_killed_past_its_timeout(
     db: Path, tmp_path: Path, always_isolated: None
 ) -> None:
-    with mock.patch("holdfast.worker.isolated.OVERDUE_SECONDS", 0.0):
+    with mock.patch("holdfast.worker.isolated.ISOLATED_OVERDUE_SECONDS", 0.0):
         async with hf.open(url(db), grace_seconds=0) as engine:
             run = await engine.start(flows.isolated_stuck, folder=str(tmp_path))
             with pytest.raises(hf.RunFailed, match="longer than its timeout"):
@@ -365,7 +365,7 @@ async def test_a_script_that_starts_its_runs_when_it_is_imported_can_be_isolated
 async def test_a_process_that_cannot_be_spawned_is_tried_again_and_counts_nothing(db: Path, tmp_path: Path) -> None:
     await cut_off(db, flows.isolated_gated, folder=str(tmp_path))
     (tmp_path / "gate").touch()
-    with mock.patch("holdfast.worker.isolated.AGAIN_SECONDS", 0.01):
+    with mock.patch("holdfast.worker.isolated.ISOLATED_SPAWN_SECONDS", 0.01):
         async with hf.open(url(db), recover=False) as engine:
             python, sys.executable = sys.executable, str(tmp_path / "no python")
             try:
