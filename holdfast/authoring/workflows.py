@@ -355,7 +355,8 @@ def workflow(
     )
     problems = validation.check_settings(settings)
     if problems:
-        raise DefinitionError("; ".join(p.message for p in problems), tuple(problems))
+        said = "; ".join(f"{p.field}: {p.message} ({p.hint})" for p in problems)
+        raise DefinitionError(f"@hf.workflow: {said}", tuple(problems))
     if fn is None:
         return WorkflowDecorator(name, settings, variables or {}, tickets or {})
     return _decorate(fn, name, settings, variables or {}, tickets or {})

@@ -218,11 +218,15 @@ def test_what_cannot_be_a_workflow_is_refused_at_first_use(fn: Any, message: str
         ({"concurrency": 0}, "above 0"),
         ({"max_recoveries": 0}, "above 0"),
         ({"on_code_change": "panic"}, "'panic' is not"),
+        ({"priority": "high"}, "'high' is not a whole number"),
+        ({"priority": 10**12}, "is not between -1000000000 and 1000000000"),
     ],
 )
 def test_wrong_settings_are_refused_at_decoration(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DefinitionError, match=message):
+    with pytest.raises(DefinitionError, match=message) as refused:
         workflow(**options)
+    (field,) = options
+    assert str(refused.value).startswith(f"@hf.workflow: {field}: ")
 
 
 def test_a_workflow_name_with_a_dot_is_refused() -> None:
