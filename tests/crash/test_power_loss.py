@@ -222,8 +222,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
     for module in (sqlite_connections, sqlite_store):
         monkeypatch.setattr(module, "CHECKPOINT_PAGES", 60)
-    monkeypatch.setattr(sqlite_opening, "WAL_BYTES", 64 * 1024)
-    monkeypatch.setattr(sqlite_opening, "WAL_REST_BYTES", 64 * 1024)
+    monkeypatch.setattr(sqlite_opening, "LOG_BYTES", 256 * 1024)
     commit = SqliteStore._commit
 
     def acknowledged(self: SqliteStore, cursor: apsw.Cursor) -> None:
