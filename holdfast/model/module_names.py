@@ -8,6 +8,7 @@ Never: imports anything.
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -45,4 +46,10 @@ def _name_of_main() -> str | None:
     if spec is not None and spec.name:  # python -m package.module
         return str(spec.name).removesuffix(".__main__")
     file = getattr(main, "__file__", None)
-    return importable(Path(file).resolve())[1] if file else None
+    return _name_of_file(file) if file else None
+
+
+@functools.cache
+def _name_of_file(file: str) -> str:
+    """Asked for at every failure, and answered from the file system once."""
+    return importable(Path(file).resolve())[1]

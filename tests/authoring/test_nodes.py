@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import holdfast.api  # noqa: F401 - it says which context a direct call of a function is given
 from holdfast.authoring.nodes import Node, node
 from holdfast.authoring.workflows import workflow
 from holdfast.model import handlers
