@@ -1,7 +1,7 @@
 """Tickets: how a body sends its run to another node.
 
 Owns: `hf.goto` and `hf.ticket`, which end the body they are called in.
-Never: knows what follows (rules/tickets.py).
+Never: knows what follows (rules/body_reports.py).
 """
 
 from __future__ import annotations

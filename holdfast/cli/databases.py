@@ -17,7 +17,7 @@ from holdfast.model import texts
 from holdfast.model.errors import Refused, StoreMissing, UnknownRun
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import EventView, Wait
-from holdfast.rules.questions import who_won
+from holdfast.rules.questions import how_it_ended
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, is_dead
 from holdfast.store.records.run_records import find_run
@@ -127,7 +127,7 @@ def find_wait(store: Store, wait_id: str, run: str | None = None) -> Wait:
         raise UnknownWait(f"{wait_id!r} is not unique: {listed}; say which with --run RUN")
     asked = candidates[0]
     if asked.wait.status != "open":
-        won = who_won(asked.wait.wait_id, asked.wait.outcome or "", asked.wait.actor or "")
+        won = how_it_ended(asked.wait.wait_id, asked.wait.outcome or "", asked.wait.actor or "")
         raise Refused(f"run {asked.run_id}: {won}", reason="closed")
     return wait_view(asked.run_id, asked.workflow, asked.wait)
 

@@ -17,7 +17,7 @@ from holdfast.cli import output, waiting
 from holdfast.inspect.wait_views import hold_of, wait_view
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.limits import SECOND
-from holdfast.model.naming import is_undo
+from holdfast.model.naming import is_undo, segments
 from holdfast.model.views import Wait
 from holdfast.store.row_types import EventRow, NodeRow, RunRow, WaitRow
 
@@ -120,10 +120,7 @@ class Picture:
 
     def place(self, node: str, path: str) -> Place:
         """Where an instance belongs, whatever item or round it is of."""
-        if path == ".":
-            return (), node
-        segments = path.strip(".").split(".")
-        return tuple(name for name in segments[::2] if name in self._scopes), node
+        return tuple(name for name, _, _ in segments(path) if name in self._scopes), node
 
     def see(self, events: Iterable[EventRow]) -> None:
         """Count failures and steps; `events` are new ones of the types TALLIED."""

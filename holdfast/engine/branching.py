@@ -1,7 +1,7 @@
 """Branching: a run goes on from elsewhere.
 
 Owns: asking for a fork, jump or retry, carrying one out under the run's lease, and a fork that becomes a run by itself.
-Never: decides what is kept (rules/cutting.py), drives the new branch: opening it leaves a run that nobody owns, and
+Never: decides what is kept (rules/branch_cut.py), drives the new branch: opening it leaves a run that nobody owns, and
 the ordinary takeover goes on with it, here or elsewhere.
 Invariants: leaving a branch and opening the next is one commit. No event is copied. Whole journals are read and folded
 in a thread, never on the loop. A request that is refused stops no body.
@@ -37,7 +37,7 @@ from holdfast.model.errors import (
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.naming import derived
 from holdfast.model.state import RunState
-from holdfast.rules import branches, cutting, previews
+from holdfast.rules import branch_cut, branches, previews
 from holdfast.rules.branches import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.store.records import state_rows
@@ -329,14 +329,14 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     line = history.line(source)
     head = history.state(source, line)
     version = asked.edits.version or history.branch(source).version
-    opening = cutting.choose(kind, asked, line, head, history.plan(version))
+    opening = branch_cut.choose(kind, asked, line, head, history.plan(version))
     opening.leave_out(*carried(history.branches, source, opening.parent, line))
     epochs = [b.key_epoch for b in history.branches.values()]
     inherits = kind == "retry" or asked.keys == "inherit" or asked.accepts_change
     key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
     branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
     kept = inherited(line, branch, history.plan(version))
-    cutting.check_answers(asked.edits, kept)
+    branch_cut.check_answers(asked.edits, kept)
     return Plan(history, opening, branch, line, kept, head, asked)
 
 

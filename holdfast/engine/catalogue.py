@@ -3,7 +3,7 @@
 Owns: `recover`: the lease first, then the check, then a branch cut at the last stable event, `RunRecovered`, and all
 rows of the run written anew from its journal, in one commit; then the ordinary resume. Where only the rows differ from
 an intact journal, they are written anew and no branch is opened (rebuilding.py).
-Never: tells the cases apart (rules/catalogue.py), deletes anything from a journal.
+Never: tells the cases apart (rules/recovery_cases.py), deletes anything from a journal.
 Invariants: recovering a run that is in order commits no event, so recovering twice is recovering once.
 On crash: before the commit nothing has happened; the request is a message that the next owner applies.
 """
@@ -24,9 +24,9 @@ from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTrans
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.rules import branches, catalogue, nodes, runs
-from holdfast.rules.catalogue import Finding, NothingStable
+from holdfast.rules import body_reports, branches, recovery_cases, runs
 from holdfast.rules.draft import Draft
+from holdfast.rules.recovery_cases import Finding, NothingStable
 from holdfast.store.contract import Store
 from holdfast.store.records import state_rows
 from holdfast.store.records.expected_rows import Register
@@ -148,7 +148,7 @@ class Catalogue:
             state = state_rows.state_from_rows(plan, row, store.open_nodes(numbers), waits, timers)
         except state_rows.UNREADABLE:
             return True
-        return catalogue.looks_odd(row.status, state, tail[0].type)
+        return recovery_cases.looks_odd(row.status, state, tail[0].type)
 
     # --- under the lease -----------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Catalogue:
                 return moved if wish.force or row.status != RunStatus.COMPLETED else _left_alone(row)
             line = history.line(row.branch)
             truth = history.state(row.branch, line)
-            finding = catalogue.diagnose(row.status, line, truth, reverify=wish.reverify)
+            finding = recovery_cases.diagnose(row.status, line, truth, reverify=wish.reverify)
             if finding is not None:
                 return finding, history, truth.plan
             differs = rebuilding.difference(self._engine.inspector.audit(row), row)
@@ -214,13 +214,13 @@ class Catalogue:
             return None
         if store.version(row.workflow, pinned) is not None:
             plan = history.plan(pinned)
-            return catalogue.other_version(history.line(row.branch), row.version), history, plan
+            return recovery_cases.other_version(history.line(row.branch), row.version), history, plan
         first = next(iter(history.branches.values()))
         if store.version(row.workflow, first.version) is None:
             raise _hopeless(row, f"version {pinned} of workflow {row.workflow} is not in the store (E2)")
         # back to where it left the version that it began with
         left = next(b for b in history.branches.values() if b.version != first.version)
-        finding = catalogue.other_version([e for e in history.entries if e.seq <= left.cutoff_seq], row.version)
+        finding = recovery_cases.other_version([e for e in history.entries if e.seq <= left.cutoff_seq], row.version)
         return finding, history, history.plan(first.version)
 
     def _repair(
@@ -248,7 +248,7 @@ class Catalogue:
             draft.emit(ev.MessageConsumed(message.message_id, message.kind))
         if finding.failed is not None:
             node, path, error = finding.failed
-            nodes.fail_for_good(draft, base.instance(node, path), error)
+            body_reports.fail_for_good(draft, base.instance(node, path), error)
         if finding.ended is not None:
             runs.end(draft, finding.ended)
         commit = engine.branching.opening(row, draft, branch)

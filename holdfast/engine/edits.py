@@ -19,8 +19,8 @@ from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.naming import instance_text
 from holdfast.model.references import capture, captured, check_size
 from holdfast.model.state import RunState
+from holdfast.rules.branch_cut import find
 from holdfast.rules.branches import AnswerEdit, Edits
-from holdfast.rules.cutting import find
 from holdfast.rules.draft import Refusal
 from holdfast.store.records.journal import History
 from holdfast.store.records.stored_values import held_value

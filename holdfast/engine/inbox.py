@@ -25,7 +25,7 @@ from holdfast.model.naming import derived, unique
 from holdfast.model.state import RunState
 from holdfast.model.statuses import BRANCH_REQUESTS, RUN_TERMINAL, RunStatus
 from holdfast.rules.draft import Draft, Outcome
-from holdfast.rules.questions import who_won
+from holdfast.rules.questions import how_it_ended
 from holdfast.rules.runs import too_large_for_parent
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import closing_of, find_run, terminal_event
@@ -217,7 +217,7 @@ class Inbox:
         """The run has ended; whoever wanted to answer something is told who did."""
         ended = _ended_by(self._engine.store, row.run_id, _named(payload)) if kind in NAMES_A_WAIT else None
         if ended is not None:
-            return Refused(f"run {row.run_id}: {who_won(*ended)}", reason="closed")
+            return Refused(f"run {row.run_id}: {how_it_ended(*ended)}", reason="closed")
         now = self._engine.store.run_by_no(row.run_no) or row
         cannot = {"answer": "nothing it asks can be answered any more", "signal": "it receives no signals any more"}
         why = cannot.get(kind, f"it cannot be asked to {kind}")

@@ -96,7 +96,9 @@ def undo(state: RunState, rows: Sequence[NodeRow], journal: Journal) -> cmd.Prov
         for row in done
         if (instance := (row.node, row.path, row.visit)) not in undone
     ]
-    unknown = {instance: _args_before(starts.get(instance, ()), state.seq + 1) for instance in state.fold.unknown}
+    unknown = {
+        instance: _args_before(starts.get(instance, ()), state.seq + 1) for instance in state.fold.outcome_unknown
+    }
     steps = _Steps(undone)
     if state.fold.undoes_steps:
         steps.read(journal("StepStarted", "StepCompleted", "StepFailed"))

@@ -1,6 +1,6 @@
-"""Commands: requests to a run's owner. Rules turn them into events, or refuse.
+"""Commands: requests to a run's owner. Rules turn each into events, or refuse it (rules/decide.py).
 
-Those of a body name its attempt and visit: a late word from one that is over is not heard.
+Those of a body name its attempt and visit: a late report of an attempt that is over is refused.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class _OfAttempt(_Command, frozen=True):
 
 
 class OfBody(_OfAttempt, frozen=True, kw_only=True):
-    """What a body says, or somebody for it."""
+    """A report of a body, or of its executor."""
 
     visit: int = 1
 
 
 class Create(_Command, frozen=True):
-    """Write the run down; it begins when there is a place for it."""
+    """Record the run; it begins when there is a slot for it."""
 
 
 class Begin(_Command, frozen=True):
-    """Start what waits for nothing."""
+    """Schedule what waits for nothing."""
 
 
 class StartNode(_Command, frozen=True):
-    """A place for the body is free."""
+    """A slot for the body is free."""
 
     node: str
     path: str
@@ -50,13 +50,13 @@ class CompleteNode(OfBody, frozen=True):
     vars: dict[str, bytes] = {}
     captured_vars: dict[str, Any] = {}
     target: str | None = None
-    """The body ended with `hf.goto`: the run goes on there."""
+    """The body ended with `hf.goto`: the run continues there."""
     ticket: str | None = None
     """The body ended with `hf.ticket`."""
 
 
 class PendNode(OfBody, frozen=True):
-    """The body ended with `hf.pend`: its node waits in a basket until somebody resumes it."""
+    """The body ended with `hf.pend`: its node waits in a basket until it is resumed."""
 
     basket: str
     output: bytes = b"null"
@@ -69,7 +69,7 @@ class PendNode(OfBody, frozen=True):
     """Why it could not do its work; it runs again when it is resumed."""
     target: str | None = None
     ticket: str | None = None
-    """Where the run goes on when it is resumed."""
+    """Where the run continues when it is resumed."""
 
 
 class FailNode(OfBody, frozen=True):
@@ -77,7 +77,7 @@ class FailNode(OfBody, frozen=True):
 
 
 class DropNode(OfBody, frozen=True):
-    """The body was cancelled and has gone, or was given up."""
+    """The body was cancelled and has ended, or was given up."""
 
 
 class BodyDied(OfBody, frozen=True):
@@ -87,19 +87,19 @@ class BodyDied(OfBody, frozen=True):
 
 
 class StopNode(OfBody, frozen=True):
-    """The engine stops in an orderly way, or the run is paused, or the body's code does not fit what it remembers, and
-    the body was left: it goes on later, with the same attempt."""
+    """The body was evicted, because the engine stops in an orderly way, the run is paused, or the body's code does not
+    fit what it remembers: it runs again later, with the same attempt."""
 
     for_pause: bool = False
     changed: str = ""
-    """How the body's code differs from what is remembered: the run is put on hold."""
+    """How the body's code differs from what is remembered; the run is put on hold."""
 
 
 class RecordStep(OfBody, frozen=True):
     event: StepCompleted | StepFailed | StepStarted
     races: tuple[tuple[str, int], ...] = ()
-    """The races that end with it, innermost first: (race, which of its calls). The first one of the end of a race is
-    that race; where another call has won it meanwhile, nothing is remembered and the answer is that call."""
+    """The races that end with it, innermost first: (race, which of its calls). Of the end of a race the first one is
+    that race; where another call has won it meanwhile, nothing is recorded and the answer is that call."""
 
 
 class Checkpoint(OfBody, frozen=True):
@@ -110,7 +110,7 @@ class Checkpoint(OfBody, frozen=True):
     patches: dict[str, bool] = {}
 
 
-class NewChild(_Command, frozen=True):
+class NewChild(msgspec.Struct, frozen=True, gc=False):
     """The run that a wait of kind `child` waits for."""
 
     run_no: int
@@ -131,7 +131,7 @@ class NewChild(_Command, frozen=True):
 
 
 class SendSignal(OfBody, frozen=True):
-    """A body sends a signal to another run, and remembers that it did."""
+    """A body sends a signal to another run; the call is recorded."""
 
     event: StepCompleted
     to: str
@@ -153,11 +153,11 @@ class OpenWait(OfBody, frozen=True):
 
 
 class SuspendNode(OfBody, frozen=True):
-    """Everything in the body waits."""
+    """Every task of the body waits."""
 
 
 class CloseWait(_Command, frozen=True):
-    """The body gave a wait up (it was cancelled inside the body)."""
+    """The body gave up a wait (the call was cancelled inside the body)."""
 
     wait_id: str
     outcome: str
@@ -218,13 +218,13 @@ class FinishRun(_Command, frozen=True):
 
 
 class FailRun(_Command, frozen=True):
-    """The run cannot go on, and no node is to blame."""
+    """The run cannot continue, for a reason that is not a node's."""
 
     error: ErrorInfo
 
 
 class TakeOver(_Command, frozen=True):
-    """A new owner begins: what was cut off is scheduled again."""
+    """A new owner begins; what was cut off is scheduled again."""
 
     engine: str
     token: int
@@ -237,8 +237,7 @@ class TakeOver(_Command, frozen=True):
 
 
 class Message(_Command, frozen=True):
-    """A row of the inbox: an answer, a signal, a request, a child's report; or one that the engine has found to make no
-    sense."""
+    """A row of the inbox: an answer, a signal, a request, a child's report; also one that the engine refuses."""
 
     message_id: str
     kind: str
@@ -248,3 +247,29 @@ class Message(_Command, frozen=True):
     sent_at: int = 0
     ended_by: tuple[str, str] | None = None
     """(outcome, actor) of the wait that it names, where that was closed before this turn."""
+
+
+Command = (
+    Create
+    | Begin
+    | StartNode
+    | CompleteNode
+    | PendNode
+    | FailNode
+    | DropNode
+    | BodyDied
+    | StopNode
+    | RecordStep
+    | Checkpoint
+    | SendSignal
+    | OpenWait
+    | SuspendNode
+    | CloseWait
+    | FireTimer
+    | ProvideParams
+    | ProvideUndo
+    | FinishRun
+    | FailRun
+    | TakeOver
+    | Message
+)

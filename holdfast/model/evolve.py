@@ -16,9 +16,10 @@ from holdfast.model import events as ev
 from holdfast.model import references
 from holdfast.model.definition import Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
+from holdfast.model.fold import Counters, GivenAnswer, Ticket
 from holdfast.model.graph import reading, step_undo_plan
-from holdfast.model.naming import instance_text, is_undo, parse_instance, undone_by
-from holdfast.model.state import Counters, GivenAnswer, NodeState, OpenScope, RoundEnd, RunState, Ticket, WaitState
+from holdfast.model.naming import instance_text, is_undo, parse_instance, paths_inside, undone_by
+from holdfast.model.state import NodeState, OpenScope, RoundEnd, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 from holdfast.model.timers import RUN_TIMEOUT, Elapsed
 
@@ -116,7 +117,7 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
         node, path, _ = parse_instance(text)
         ns = state.nodes.get((node, path))
         if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
-            _forgive(state, ns, ns.failures + 1)
+            _reset_failures(state, ns, ns.failures + 1)
             state.touch(ns)
     there = {ns.node for ns in state.nodes.values() if ns.scope.owner is None}
     fold.entered = [name for name in fold.entered if name in there]
@@ -138,9 +139,9 @@ def _live_on(state: RunState, e: ev.BranchOpened) -> None:
     fold.closing, fold.cancel_reason, fold.cancel_actor, fold.others = "", None, "", []
     fold.ticket = None if e.reason == "jump" else fold.ticket
     fold.error = fold.error if fold.failed else None
-    fold.unknown = [
+    fold.outcome_unknown = [
         (node, path, visit)
-        for node, path, visit in fold.unknown
+        for node, path, visit in fold.outcome_unknown
         if (ns := state.nodes.get((node, path))) is not None and (ns.settled or visit < ns.visit)
     ]
 
@@ -224,7 +225,7 @@ def _recount_failures(state: RunState) -> None:
 
 def _is_of(error: ev.ErrorInfo, ns: NodeState) -> bool:
     """Whether an error is that of a top-level node or of something inside it."""
-    return (error.node, error.path) == ns.key or (error.path or "").startswith(f"{ns.path}{ns.node}.")
+    return (error.node, error.path) == ns.key or (error.path or "").startswith(paths_inside(*ns.key))
 
 
 def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
@@ -264,15 +265,16 @@ def _node_suspended(state: RunState, entry: ev.Entry, e: ev.NodeSuspended, ns: N
     if e.forgets:
         ns.memory_seq = 0
     if e.mode == "error":  # whoever resumes it gives it all its tries again
-        _forgive(state, ns, ns.failures)
+        _reset_failures(state, ns, ns.failures)
     if e.vars:
         _set_vars(state, entry, e.vars, e.captured_vars)
 
 
-def _forgive(state: RunState, ns: NodeState, failures: int) -> None:
+def _reset_failures(state: RunState, ns: NodeState, failures: int) -> None:
     """A person lets an instance try again: its policy counts from 0."""
     key = instance_text(ns.node, ns.path)
-    state.fold.forgiven = {**state.fold.forgiven, key: state.fold.forgiven.get(key, 0) + failures}
+    before = state.fold.failures_before_retry
+    state.fold.failures_before_retry = {**before, key: before.get(key, 0) + failures}
     state.fold_changed = True
     ns.failures = 0
 
@@ -320,7 +322,7 @@ def _node_failed(state: RunState, entry: ev.Entry, e: ev.NodeFailed, ns: NodeSta
     if is_undo(ns.node):
         state.fold.others = [*state.fold.others, e.error]
     elif e.error.code == "outcome_unknown":  # cut off, and not to be repeated: it may have to be undone
-        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path, ns.visit)]
+        state.fold.outcome_unknown = [*state.fold.outcome_unknown, (ns.node, ns.path, ns.visit)]
     state.fold_changed = True
     _settle(state, ns)
 
@@ -335,7 +337,7 @@ def _node_cancelled(state: RunState, entry: ev.Entry, e: ev.NodeCancelled, ns: N
     _move(ns, NodeStatus.CANCELLED)
     ns.finished_at = entry.at
     if e.outcome == "unknown":
-        state.fold.unknown = [*state.fold.unknown, (ns.node, ns.path, ns.visit)]
+        state.fold.outcome_unknown = [*state.fold.outcome_unknown, (ns.node, ns.path, ns.visit)]
         state.fold_changed = True
     _settle(state, ns)
 
@@ -361,9 +363,9 @@ def _settle(state: RunState, ns: NodeState) -> None:
     """An instance has its final status: its scope may have ended with it."""
     if ns.waits:
         ns.waits = ()
-    if state.undo and is_undo(ns.node):
+    if state.undo is not None and is_undo(ns.node):
         undone = (undone_by(ns.node), ns.path, ns.visit)
-        state.undo = [left for left in state.undo if left.instance != undone]
+        state.undo.left = [left for left in state.undo.left if left.instance != undone]
     if state.fold.undoing and is_undo(ns.node):
         key = instance_text(ns.node, ns.path, ns.visit)
         state.fold.undoing = {k: undo for k, undo in state.fold.undoing.items() if k != key}
@@ -430,10 +432,10 @@ def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
     owner.round_end = end = RoundEnd()
     try:
         end.captured = {
-            name: references.judge(state, scope, reading(result, keys, wanted))
+            name: references.evaluate_captured(state, scope, reading(result, keys, wanted))
             for name, keys, wanted in owner.plan.captures
         }
-        end.stop = until is not None and bool(references.judge(state, scope, until))
+        end.stop = until is not None and bool(references.evaluate_captured(state, scope, until))
     except InvalidInput as e:
         end.problem = e.message
     except references.ParamsUnknown:  # a fold of the journal: the events that follow tell what was decided

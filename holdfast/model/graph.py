@@ -16,7 +16,7 @@ import msgspec
 from holdfast.model.definition import Body, Definition, NodeDef
 from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
-from holdfast.model.naming import UNDO
+from holdfast.model.naming import segments, undo_of
 
 _VAR = "$"
 """Marks variables among the inputs while captures are collected; no name begins with it."""
@@ -143,10 +143,9 @@ class Plan(msgspec.Struct, gc=False):
     """Every handler an engine needs in order to run this."""
 
     def scope_of(self, path: str) -> ScopePlan:
-        """The scope that an instance's path lies in (lanes of parallel routes are no scopes)."""
+        """The scope of an instance's path (lanes of parallel routes are not scopes)."""
         scope = self.root
-        segments = path.strip(".").split(".") if path != "." else []
-        for name in segments[::2]:
+        for name, _, _ in segments(path):
             plan = scope.nodes.get(name)
             if plan is not None and plan.body is not None:
                 scope = plan.body
@@ -252,7 +251,7 @@ def step_undo_plan(node: str, scope: ScopePlan, undo: StepUndo | None) -> NodePl
 
 def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
     undo = NodeDef(
-        id=f"{d.id}{UNDO}",
+        id=undo_of(d.id),
         uses=d.compensate or "",
         retry=d.compensate_retry,
         timeout=d.compensate_timeout,

@@ -17,7 +17,7 @@ from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import evolve
 from holdfast.model.graph import NodePlan, Plan, ScopePlan
-from holdfast.model.naming import Instance, is_undo, parse_instance
+from holdfast.model.naming import ROOT, Instance, is_undo, key_of, parse_instance, paths_inside, segments
 from holdfast.model.state import Key, RunState
 
 ROOT_BRANCH = 1
@@ -176,21 +176,21 @@ class Dropped:
         scope, scope_path = around[-1][0], around[-1][1]
         if node not in scope.nodes:  # another version does not know it any more
             self._add(self._since, (node, path), since)
-            self._add(self._inside, f"{path}{node}.", since)
+            self._add(self._inside, paths_inside(node, path), since)
             return
         self._drop_names(scope, scope_path, scope.downstream(node), since)
         self._drop_around(around, since, None)
 
     def _drop_around(self, around: list[Around], since: int, only: set[Key] | None) -> None:
         """What lies behind the maps and loops around an instance; with `only`, those of them that are in it."""
-        for (_, inner, owner, key), (outer, outer_path, _, _) in zip(around[:0:-1], around[-2::-1], strict=True):
+        for (_, _, owner, key), (outer, outer_path, _, _) in zip(around[:0:-1], around[-2::-1], strict=True):
             assert owner is not None
             owner_key = (owner.id, owner.path(outer_path))
             if only is not None and owner_key not in only:
                 continue
             self._add(self.unended, owner_key, since)
             if owner.definition.kind == "loop":
-                self._later_rounds.append((inner[: -len(f"{key}.")], key, since))
+                self._later_rounds.append((paths_inside(*owner_key), key, since))
             self._drop_names(outer, outer_path, outer.downstream(owner.id) - {owner.id}, since)
 
     def _drop_names(self, scope: ScopePlan, scope_path: str, names: set[str], since: int) -> None:
@@ -199,7 +199,7 @@ class Dropped:
             path = plan.path(scope_path)
             self._add(self._since, (name, path), since)
             if plan.body is not None:
-                self._add(self._inside, f"{path}{name}.", since)
+                self._add(self._inside, paths_inside(name, path), since)
 
     @staticmethod
     def _add(known: dict[_K, int], key: _K, since: int) -> None:
@@ -225,7 +225,7 @@ class Dropped:
         if any(path.startswith(prefix) and seq >= since for prefix, since in self._inside.items()):
             return True
         return any(
-            path.startswith(prefix) and int(path[len(prefix) :].split(".", 1)[0]) > key and seq >= since
+            path.startswith(prefix) and key_of(path, prefix) > key and seq >= since
             for prefix, key, since in self._later_rounds
         )
 
@@ -255,12 +255,10 @@ _ENDS = frozenset({ev.NodeFailed, ev.NodeCancelled, ev.NodeCompleted, ev.ScopeCl
 
 def scopes_around(plan: Plan, path: str) -> list[Around]:
     """The scopes that a path lies in, from the workflow to the innermost."""
-    scope, here = plan.root, "."
-    found: list[Around] = [(scope, here, None, 0)]
-    segments = path.strip(".").split(".") if path != "." else []
-    for name, key in zip(segments[::2], segments[1::2], strict=True):
+    scope = plan.root
+    found: list[Around] = [(scope, ROOT, None, 0)]
+    for name, key, here in segments(path):
         owner = scope.nodes.get(name)
-        here = f"{here}{name}.{key}."
         if owner is not None and owner.body is not None and key.isdigit():
             scope = owner.body
             found.append((scope, here, owner, int(key)))

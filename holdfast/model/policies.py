@@ -67,7 +67,7 @@ def seconds_until_retry(
     policy: Retry, failures: int, kinds: tuple[str, ...], retryable: bool | None, seed: str
 ) -> float | None:
     """The wait before the next try after `failures` failures, the last of them of these `kinds`; None: it was the last
-    try. Nodes (rules/nodes.py) and nodes that are called as steps (worker/steps.py) both follow this."""
+    try. Nodes (rules/body_reports.py) and nodes that are called as steps (worker/steps.py) both follow this."""
     if failures >= policy.attempts or not policy.applies(kinds, retryable):
         return None
     return policy.delay_seconds(failures, seed)

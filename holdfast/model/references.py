@@ -1,7 +1,7 @@
 """References: what an expression means at one place of a run.
 
 Owns: whether the nodes it refers to are there (`availability`), which events hold its values (`locate`), and its value
-where rules may know it (`judge`, from captured values only).
+where rules may know it (`evaluate_captured`, from captured values only).
 Never: loads a value; a located expression is what the engine loads by.
 
 A located expression is an expression whose leaves are facts: ["at", seq, key...] the output (or input) held by event
@@ -33,7 +33,8 @@ from holdfast.model.limits import CAPTURED_BYTES_MAX
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 
 if TYPE_CHECKING:
-    from holdfast.model.state import Fold, Key, NodeState, OpenScope
+    from holdfast.model.fold import Fold
+    from holdfast.model.state import Key, NodeState, OpenScope
 
 
 class Availability(Enum):
@@ -125,7 +126,7 @@ def locate(state: View, scope: OpenScope, expr: Expr) -> Any:
         case "const":
             return expr
         case "skipped" | "failed":
-            return judge(state, scope, expr)
+            return evaluate_captured(state, scope, expr)
         case "first":
             chosen = choose_first(state, scope, expr)
             return None if chosen is None else locate(state, scope, chosen[0])
@@ -245,7 +246,7 @@ class ParamsUnknown(Exception):
         self.scope_path = scope_path
 
 
-def judge(state: View, scope: OpenScope, expr: Expr) -> Any:
+def evaluate_captured(state: View, scope: OpenScope, expr: Expr) -> Any:
     """The value of a condition, from captured values alone."""
 
     def read(e: Expr) -> Any:
@@ -260,8 +261,8 @@ def judge(state: View, scope: OpenScope, expr: Expr) -> Any:
                 return ns is not None and ns.status is asked
             case "first":
                 chosen = choose_first(state, scope, e)
-                return None if chosen is None else judge(state, scope, chosen[0])
-        return [judge(state, scope, x) for x in _choose_some(state, scope, e)]
+                return None if chosen is None else evaluate_captured(state, scope, chosen[0])
+        return [evaluate_captured(state, scope, x) for x in _choose_some(state, scope, e)]
 
     return evaluate(expr, read)
 

@@ -1,6 +1,7 @@
 """Statuses: the state machines of runs and nodes.
 
-Owns: the status names and the one table of allowed transitions for each machine.
+Owns: the status names and the one table of allowed transitions for each machine. (`recovering` is shown for a run that
+a new owner has claimed and whose takeover is not committed yet: views derive it, no run has it stored.)
 Never: changes a status (see evolve.py, the only place that does).
 """
 
@@ -20,7 +21,6 @@ class RunStatus(_Status):
     CREATED = "created"
     RUNNING = "running"
     SUSPENDED = "suspended"
-    RECOVERING = "recovering"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -41,14 +41,13 @@ R, N = RunStatus, NodeStatus
 
 RUN_TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
     R.CREATED: frozenset({R.RUNNING, R.SUSPENDED, R.COMPLETED, R.FAILED, R.CANCELLED}),
-    R.RUNNING: frozenset({R.SUSPENDED, R.RECOVERING, R.COMPLETED, R.FAILED, R.CANCELLED}),
-    R.SUSPENDED: frozenset({R.RUNNING, R.RECOVERING, R.COMPLETED, R.FAILED, R.CANCELLED}),
-    R.RECOVERING: frozenset({R.RUNNING, R.SUSPENDED, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.RUNNING: frozenset({R.SUSPENDED, R.COMPLETED, R.FAILED, R.CANCELLED}),
+    R.SUSPENDED: frozenset({R.RUNNING, R.COMPLETED, R.FAILED, R.CANCELLED}),
     R.COMPLETED: frozenset(),
     R.FAILED: frozenset(),
     R.CANCELLED: frozenset(),
 }
-"""A terminal status is final on its branch; another branch starts its own life."""
+"""A terminal status is final on its branch; another branch has its own status."""
 
 NODE_TRANSITIONS: Final[dict[NodeStatus, frozenset[NodeStatus]]] = {
     N.PENDING: frozenset({N.SCHEDULED, N.SKIPPED, N.FAILED, N.CANCELLED}),
@@ -72,6 +71,11 @@ BRANCH_REQUESTS: Final = frozenset({"fork", "jump", "retry", "recover"})
 def accepts(status: str, message_kind: str) -> bool:
     """Whether a run of this status accepts messages of this kind."""
     return status not in RUN_TERMINAL or message_kind in BRANCH_REQUESTS
+
+
+def ended_text(status: str) -> str:
+    """How a run ended, behind its name: `has completed`, `has failed`, `was cancelled`."""
+    return "was cancelled" if status == RunStatus.CANCELLED else f"has {status}"
 
 
 def advance_run(now: RunStatus, to: RunStatus, run_id: str) -> RunStatus:

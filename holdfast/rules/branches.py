@@ -2,7 +2,7 @@
 
 Owns: what a request for another branch says, what it comes to, and the events of the one commit that leaves a branch
 and opens another.
-Never: chooses where it is cut (cutting.py), reads the journal (the engine hands over the state at the cut), starts
+Never: chooses where it is cut (branch_cut.py), reads the journal (the engine hands over the state at the cut), starts
 bodies: whoever takes the run over next does what follows, as after a crash.
 Invariants: what was completed and is not dropped never runs again. Nothing is deleted from the journal.
 Waits: one that is on both sides of the request as it was, with its timers, goes on under its id. Any other is
@@ -132,7 +132,7 @@ def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
     for wait in list(state.waits.values()):
         if wait.kind == "pause" or not _goes_on(wait, state, base):
             ns = state.nodes.get((wait.node, wait.path))
-            scopes.close_silently(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
+            scopes.close_unanswered(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
     for timer, due_at in list(state.timers.items()):
         if base.timers.get(timer) != due_at:
             d.emit(ev.TimerCancelled(timer))
@@ -153,7 +153,7 @@ def begin(
     """The first events of the new branch (of a new run, with `created`). The run is left for whoever takes it over,
     with nothing running."""
     before, phases = d.state, dict(base.fold.phases)
-    d.go_on_from(base, branch.branch)
+    d.switch_branch(base, branch.branch)
     if created is not None:
         d.emit(created)
     d.emit(
@@ -220,8 +220,8 @@ def _answer(d: Draft, edits: Edits, asked_again: dict[str, str], actor: str) -> 
         d.emit_at(ev.AnswerEdited(text, given.value, actor, given.call), given.node, given.path, given.visit)
         if wait is None:
             continue
-        if wait.is_verdict:
-            questions.hear_verdict(d, wait, bytes(given.value), actor)
+        if wait.is_crash_question:
+            questions.answer_crash_question(d, wait, bytes(given.value), actor)
             continue
         for timer in timers_of(d.state, wait):
             d.emit(ev.TimerCancelled(timer))
@@ -282,7 +282,7 @@ def _edit(d: Draft, edits: Edits, actor: str) -> None:
     for text, value in edits.outputs.items():
         ns = _editable(d.state, text)
         for wait_id in ns.waits:
-            scopes.close_silently(d, wait_id, ns, "superseded")
+            scopes.close_unanswered(d, wait_id, ns, "superseded")
         d.emit(ev.OutputEdited(value, edits.outputs_captured.get(text, {}), actor), ns)
 
 

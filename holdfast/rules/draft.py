@@ -4,7 +4,7 @@ Owns: the events of the turn, and notes of what is to be done once they are dura
 Never: does any of it.
 
 The state is folded while events are drafted, so that each decision sees the ones before it. If the commit is refused,
-the owner throws state and draft away together.
+the owner discards state and draft together.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from holdfast.model import commands as cmd
-from holdfast.model.events import Entry, ErrorInfo, TimerFired, TimerSet
+from holdfast.model.events import Entry, ErrorInfo, NodeScheduled, TimerCancelled, TimerFired, TimerSet
 from holdfast.model.evolve import evolve
+from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.naming import derived
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 from holdfast.model.timers import Elapsed, due
 
 
 class Refusal(Exception):
-    """The command does not apply any more; nothing was drafted for it."""
+    """A command that does not apply. What a message led to before it was refused (a deadline that had passed) stays
+    drafted; for any other command nothing was drafted."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
@@ -31,7 +33,7 @@ class Refusal(Exception):
 
 
 class Answer(NamedTuple):
-    """A wait that was closed: what the body that waits gets."""
+    """A wait that was closed, and what the body that waits gets."""
 
     instance: NodeState
     wait: WaitState
@@ -57,10 +59,12 @@ class Outcome(NamedTuple):
     """Why it was refused; None: it was applied."""
     why: str = ""
     detail: Mapping[str, Any] = MappingProxyType({})
-    """What the sender is told beside that it was applied."""
+    """What the sender learns besides that it was applied."""
 
 
 class ChildToCreate(NamedTuple):
+    """A child run that this turn creates."""
+
     run_id: str
     spec: cmd.NewChild
     parent: dict[str, Any] | None
@@ -68,7 +72,7 @@ class ChildToCreate(NamedTuple):
 
 
 class Extras:
-    """What few turns lead to; of the others there are thousands a second, and each list costs them."""
+    """What few turns lead to. There are thousands of other turns a second, and each list would cost them."""
 
     __slots__ = (
         "answers",
@@ -87,7 +91,7 @@ class Extras:
         self.opened: list[OpenScope] = []
         """Scopes that were opened and whose nodes are not decided yet."""
         self.failing: list[tuple[NodeState, ErrorInfo]] = []
-        """Instances that fail for good, before the consequences are drawn."""
+        """Instances that fail for good, before consequences are propagated."""
         self.cancels: list[NodeState] = []
         """Bodies to cancel."""
         self.answers: list[Answer] = []
@@ -95,7 +99,7 @@ class Extras:
         self.messages: list[ToRun] = []
         self.outcomes: list[Outcome] = []
         self.pauses = False
-        """Bodies are to be left: the run is paused."""
+        """Bodies are to be evicted: the run is paused."""
         self.hold = ""
         """Why the run is to be put on hold."""
         self.params_wanted: list[OpenScope] = []
@@ -106,11 +110,11 @@ class Draft:
 
     __slots__ = (
         "at",
+        "defers_bodies",
         "elapsed",
         "entries",
         "extras",
         "finish",
-        "leaves_bodies",
         "now",
         "scheduled",
         "since",
@@ -124,20 +128,20 @@ class Draft:
         self.state = state
         self.now = now
         self.elapsed = elapsed
-        """The same moment by the time that durations are counted in, where that is not `now`."""
+        """The same moment in elapsed time, by which durations are measured, where that is not `now`."""
         self.at = now if now > state.last_at else state.last_at
         """The time of its events."""
         self.since = state.seq + 1
         """The seq of its first event."""
         self.entries: list[Entry] = []
         self.todo: list[NodeState] = []
-        """Instances that settled in this turn and whose consequences are not drawn yet."""
+        """Instances that settled in this turn and whose consequences are not propagated yet."""
         self.scheduled: list[NodeState] = []
-        """Instances that want a place to run."""
+        """Instances that want a slot to run."""
         self.started: list[tuple[NodeState, dict[str, Any]]] = []
         """Bodies to start (or to run again after a wait), each with its located arguments."""
-        self.leaves_bodies = False
-        """Bodies whose answer is there go on when somebody takes the run: here it is only decided."""
+        self.defers_bodies = False
+        """Bodies whose answer has arrived run again when another engine claims the run: here it is only decided."""
         self.undo_wanted = False
         self.finish = False
         """Every node has settled: the result is wanted."""
@@ -145,7 +149,7 @@ class Draft:
 
     @property
     def extra(self) -> Extras:
-        """For whoever has something to put there; who only reads looks at `extras` first."""
+        """For adding something; code that only reads checks `extras` first."""
         if self.extras is None:
             self.extras = Extras()
         return self.extras
@@ -163,11 +167,18 @@ class Draft:
         return seq
 
     def emit_at(self, event: Any, node: str, path: str, visit: int) -> int:
-        """Draft an event about an instance that need not be there (yet), and that it does not bring about."""
+        """Draft an event about an instance that need not exist yet, without creating it."""
         seq = self.state.seq + 1
         self.entries.append(Entry(seq, self.at, event, node, path, visit, self.state.branch))
         evolve(self.state, self.entries[-1])
         return seq
+
+    def schedule(self, ns: NodeState, attempt: int, start_at: int | None) -> None:
+        """Schedule an attempt, now or at a time. For a late one a timer is set, so that the run can be suspended."""
+        self.emit(NodeScheduled(attempt, start_at), ns)
+        if start_at is not None and start_at - self.now > RETRY_IN_MEMORY_SECONDS * SECOND:
+            self.set_timer(ns.start_timer, start_at - self.now)
+        self.scheduled.append(ns)
 
     def set_timer(self, timer: str, lasts: int, due_at: int | None = None) -> None:
         """Set a timer by a duration, in microseconds."""
@@ -177,14 +188,19 @@ class Draft:
         else:
             self.emit(TimerSet(timer, due_at, self.elapsed.boot, self.elapsed.micros + lasts))
 
+    def cancel_timer(self, timer: str) -> None:
+        """Cancel a timer, if it is set."""
+        if timer in self.state.timers:
+            self.emit(TimerCancelled(timer))
+
     def fire_timer(self, timer: str) -> None:
-        """A timer that is set has fired."""
+        """Record that a timer that is set has fired."""
         lasting, elapsed = self.state.lasting.get(timer), self.elapsed
         is_counted = lasting is not None and elapsed is not None and lasting.boot == elapsed.boot
         self.emit(TimerFired(timer, elapsed.micros if is_counted and elapsed is not None else 0))
 
     def is_too_late(self, wait: WaitState, sent_at: int) -> bool:
-        """Whether what was sent then came after the deadline of a wait."""
+        """Whether a message was sent after the deadline of a wait."""
         if wait.until is None:
             return False
         return sent_at >= due(wait.until, self.state.lasting.get(wait.wait_id), self.now, self.elapsed)
@@ -193,7 +209,7 @@ class Draft:
         """The id of the wait that the next event opens."""
         return derived("w_", self.state.run_id, self.state.seq + 1, size=8)
 
-    def go_on_from(self, base: RunState, branch: int) -> None:
-        """Everything that follows in this turn happens on another branch, which begins with the state `base`."""
+    def switch_branch(self, base: RunState, branch: int) -> None:
+        """Draft everything that follows in this turn on another branch, which begins with the state `base`."""
         base.seq, base.head_hash, base.branch = self.state.seq, self.state.head_hash, branch
         self.state = base

@@ -1,7 +1,7 @@
 """Previews: what opening a branch would come to, before it is opened.
 
 Owns: which instances a request would reuse, run again and pass over.
-Never: chooses where it cuts (cutting.py), changes anything.
+Never: chooses where it cuts (branch_cut.py), changes anything.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import nodes_of
 from holdfast.model.graph import NodePlan, Plan, condition_left
 from holdfast.model.lineage import Branch, fold, inherited
-from holdfast.model.naming import Instance, instance_text, is_undo, parse_instance
-from holdfast.model.references import judge
+from holdfast.model.naming import Instance, is_undo, parse_instance, paths_inside
+from holdfast.model.references import evaluate_captured
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.rules.branches import Edits, Opening, Preview
@@ -32,7 +32,7 @@ def preview(
     """What opening this branch would reuse, run again and skip. `head` is what the line of history that is left came
     to, `begun` what the branch begins with."""
     base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
-    at_cut = {_key(ns): ns for ns in base.changed}
+    at_cut = {ns.instance: ns for ns in base.changed}
     shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
     shown.same_keys = branch.key_epoch == head.fold.key_epoch
     shown.given, shown.answered = list(edits.outputs), list(edits.answers)
@@ -41,8 +41,8 @@ def preview(
     given = [parse_instance(text) for text in edits.outputs]
     again = {*opening.reopened, *opening.dropped}
     for ns in head.changed:
-        text = instance_text(*_key(ns))
-        kept = at_cut.get(_key(ns))
+        text = ns.text
+        kept = at_cut.get(ns.instance)
         if any(_is_in(ns, instance) for instance in given):
             continue
         if kept is not None and any(base.waits[wait_id].kind == "basket" for wait_id in kept.waits):
@@ -91,7 +91,7 @@ def _wanted(begun: RunState, plan: NodePlan, there: Mapping[str, NodeState]) -> 
     if any(name not in there or not there[name].settled for name in nodes_of(when)):
         return None
     try:
-        return when is None or bool(judge(begun, root, when))
+        return when is None or bool(evaluate_captured(begun, root, when))
     except InvalidInput:
         return None
 
@@ -102,8 +102,4 @@ _GONE = frozenset({NodeStatus.SKIPPED, NodeStatus.FAILED, NodeStatus.CANCELLED})
 def _is_in(ns: NodeState, instance: Instance) -> bool:
     """Whether this is the instance, or one inside it if it is a map or loop."""
     node, path, _ = instance
-    return _key(ns) == instance or ns.path.startswith(f"{path}{node}.")
-
-
-def _key(ns: NodeState) -> Instance:
-    return ns.node, ns.path, ns.visit
+    return ns.instance == instance or ns.path.startswith(paths_inside(node, path))

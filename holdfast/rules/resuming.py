@@ -1,11 +1,13 @@
-"""Resuming: the one way in which a person lets a run go on that waits for one.
+"""Resuming: how a run continues after it was cut off, stopped or paused, or lay in a basket.
 
-Owns: which waits a `resume` ends (a pause, a basket, a hold), variables that it brings, an operator's pause, and
-picking up everything that was held back.
-Rules: `resume` may name a wait, or the path on which one lies. Without a name it ends the pause; where there is none,
-all holds and the basket of the pend path: the deepest path that lies in one, the oldest of several.
-While a run is paused nothing new starts: no node, no further attempt, no item or round. Bodies at work finish their
-node or are left at their next call on ctx; what waits stays where it is, also when its answer comes.
+Owns: the first turn after a takeover; what follows when the process of one body dies, or an engine stops a body in an
+orderly way; an operator's pause; which waits a `resume` ends (a pause, a basket, a hold), and the variables it sets.
+Rules of a takeover: nothing completed runs again; a started node is scheduled with attempt + 1 (or follows its
+`on_crash`); a scheduled one keeps its attempt; a body that was stopped in an orderly way runs with the same attempt.
+Rules of a resume: it may name a wait, or the path on which one lies. Without a name it ends the pause; where there is
+none, all holds and the basket of the pend path: the deepest path that lies in one, the oldest of several.
+While a run is paused nothing new starts: no node, no further attempt, no item or round. Running bodies finish their
+node or are evicted at their next call on ctx; what waits stays suspended, also when its answer comes.
 """
 
 from __future__ import annotations
@@ -18,14 +20,133 @@ from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError
+from holdfast.model.naming import depth, is_undo, scope_path
 from holdfast.model.problems import near
 from holdfast.model.references import captured, check_size
 from holdfast.model.state import NodeState, WaitState
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.rules import nodes, pends, questions, scopes, waits
+from holdfast.rules import body_reports, nodes, questions, runs, scopes, waits
 from holdfast.rules.draft import Draft, Refusal
 
 RESUMABLE = ("pause", "hold", "basket")
+
+
+# --- takeover ----------------------------------------------------------------------------------------------------
+
+
+def take_over(d: Draft, c: cmd.TakeOver) -> None:
+    """Begin as the new owner: schedule what was cut off, resume what was stopped, decide what can be decided."""
+    state = d.state
+    d.emit(ev.RunTakenOver(c.engine, c.token, c.previous, c.graceful, c.isolated))
+    for handler, was, now in c.changed_code:
+        d.emit(ev.CodeChanged(handler, was, now))
+    for ns in list(state.nodes.values()):
+        # what a message in this very turn resumed was not running when the engine died
+        if (
+            ns.status is NodeStatus.RUNNING
+            and ns.plan.body is None
+            and not any(resumed is ns for resumed, _ in d.started)
+        ):
+            _cut_off(d, ns)
+    if state.fold.closing:
+        for ns in list(state.nodes.values()):
+            resume_instance(d, ns)
+    elif state.status is RunStatus.CREATED:
+        runs.begin(d)
+    else:
+        resume_all(d)
+
+
+def body_died(d: Draft, c: cmd.BodyDied) -> None:
+    """Treat one attempt as cut off: the process of its body died, and the engine lives."""
+    _cut_off(d, body_reports.current(d, c, NodeStatus.RUNNING), c.how)
+
+
+def _cut_off(d: Draft, ns: NodeState, died: str = "") -> None:
+    if not is_undo(ns.node) and (d.state.fold.closing or scopes.scope_has_ended(ns.scope)):
+        body_reports.record_cancelled(d, ns)
+        return
+    match ns.plan.definition.on_crash:
+        case "rerun":
+            d.emit(ev.NodeScheduled(ns.attempt + 1, died=died), ns)
+            if waits.may_start(d, ns):
+                d.scheduled.append(ns)
+        case "fail":
+            body_reports.fail_for_good(d, ns, _unknown(ns))
+        case "ask":
+            questions.ask_if_done(d, ns)
+
+
+def _unknown(ns: NodeState) -> ev.ErrorInfo:
+    return ev.ErrorInfo(
+        "outcome_unknown",
+        f"{ns.node} was running when its engine died; on_crash={ns.plan.definition.on_crash!r} forbids repeating it",
+        kinds=("holdfast.model.errors.OutcomeUnknown",),
+        retryable=False,
+    )
+
+
+def stop_node(d: Draft, c: cmd.StopNode) -> None:
+    """Record that a body was evicted by an orderly stop or a pause; it runs again later with the same attempt."""
+    ns = body_reports.current(d, c, NodeStatus.RUNNING)
+    if c.changed:
+        d.extra.hold = f"code_changed: {ns.text}: {c.changed}"
+    pause_is_over = c.for_pause and not d.state.fold.paused
+    if ns.waits:  # only a part of it waited: if it were suspended, it would not run before that part is answered
+        d.emit(ev.NodeScheduled(ns.attempt), ns)
+        if pause_is_over:
+            d.scheduled.append(ns)
+        return
+    d.emit(ev.NodeSuspended((), None, "stop"), ns)
+    if pause_is_over:
+        d.emit(ev.NodeResumed("resume"), ns)
+        nodes.restart_body(d, ns)
+
+
+def resume_all(d: Draft) -> None:
+    """Continue with everything that was held back: evicted bodies, starts, items and rounds, nodes to decide."""
+    for ns in list(d.state.nodes.values()):
+        resume_instance(d, ns)
+    for owner in list(d.state.nodes.values()):
+        if owner.plan.body is not None and owner.status is NodeStatus.RUNNING:
+            _reopen(d, owner)
+    d.extra.opened.extend(d.state.scopes.values())
+
+
+def resume_instance(d: Draft, ns: NodeState) -> None:
+    """Continue with an instance that waits for nothing else."""
+    if d.state.fold.paused:
+        return
+    match ns.status:
+        case NodeStatus.SUSPENDED if _was_evicted(d, ns) and not nodes.lacks_params(d, ns.scope):
+            waits.wake_run(d, "takeover")
+            d.emit(ev.NodeResumed("takeover"), ns)
+            nodes.restart_body(d, ns)
+        case NodeStatus.SCHEDULED if ns.start_timer not in d.state.timers and waits.may_start(d, ns):
+            d.scheduled.append(ns)
+
+
+def _was_evicted(d: Draft, ns: NodeState) -> bool:
+    """Whether the body of a suspended instance was evicted by an orderly stop, perhaps while a part of it waited. (One
+    that only waited is restarted for nothing: what it remembers has no effect again.)"""
+    if not ns.waits:
+        return True
+    has_ended = any(d.state.waits[w].is_of_ended_body for w in ns.waits)
+    return d.state.status is RunStatus.RUNNING and not has_ended
+
+
+def _reopen(d: Draft, owner: NodeState) -> None:
+    """Open the items of a map (or the round of a loop) that had begun, and those that may begin now."""
+    counters = owner.counters
+    assert counters is not None
+    for key in range(counters.opened):
+        if key not in counters.done:
+            d.state.scope_at(scope_path(owner.node, owner.path, key))
+    owner.next_key = counters.opened
+    scopes.advance(d, owner)
+
+
+# --- pause and resume --------------------------------------------------------------------------------------------
 
 
 class Resume(msgspec.Struct):
@@ -38,9 +159,9 @@ class Resume(msgspec.Struct):
 
 
 def pause(d: Draft, reason: str, actor: str) -> None:
-    """An operator stops a run between its nodes. A second pause is a no-op."""
+    """Stop a run between its nodes, on request of an operator. A second pause does nothing."""
     if d.state.fold.closing:
-        raise Refusal("closing", f"the run is {d.state.fold.closing}; it cannot be paused any more")
+        raise Refusal("closing", f"the run is {d.state.fold.closing}; it can no longer be paused")
     if d.state.fold.paused:
         return
     wait_id = d.new_wait_id()
@@ -49,7 +170,7 @@ def pause(d: Draft, reason: str, actor: str) -> None:
 
 
 def resume(d: Draft, c: cmd.Message, asked: Resume) -> list[str]:
-    """A person lets the run go on; the waits that ended with it."""
+    """End the waits that a person resumes; their ids."""
     if d.state.fold.closing:
         raise Refusal("closing", f"the run is {d.state.fold.closing}; there is nothing to resume")
     chosen = _choose(d, c, asked)
@@ -84,8 +205,8 @@ def _choose(d: Draft, c: cmd.Message, asked: Resume) -> list[WaitState]:
 
 
 def pend_order(path: str, since: int) -> tuple[int, int]:
-    """Of several paths that lie in baskets the deepest is resumed first, the oldest of equally deep ones."""
-    return -path.count("."), since
+    """Sort key of paths that lie in baskets: the deepest is resumed first, the oldest of equally deep ones."""
+    return -depth(path), since
 
 
 def _variables(d: Draft, given: dict[str, msgspec.Raw]) -> ev.VariablesSet | None:
@@ -94,19 +215,16 @@ def _variables(d: Draft, given: dict[str, msgspec.Raw]) -> ev.VariablesSet | Non
         return None
     declared, plan = d.state.plan.definition.variables, d.state.plan
     found: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in declared:
-            hint = near(name, declared) or f"declared: {', '.join(declared) or 'none'}"
-            raise Refusal("bad_variable", f"variable {name} is not declared ({hint})")
-        wrong = answers.problems(declared[name], bytes(value))
-        if wrong:
-            raise Refusal("bad_variable", f"variable {name}: {'; '.join(wrong)}")
-        try:
-            of_one = captured(bytes(value), plan.var_captures.get(name, ()), f"variable {name}")
-        except HoldfastError as e:
-            raise Refusal("bad_variable", e.message) from None
-        found |= {f"{name}:{key}": part for key, part in of_one.items()}
     try:
+        for name, value in given.items():
+            if name not in declared:
+                hint = near(name, declared) or f"declared: {', '.join(declared) or 'none'}"
+                raise Refusal("bad_variable", f"variable {name} is not declared ({hint})")
+            wrong = answers.problems(declared[name], bytes(value))
+            if wrong:
+                raise Refusal("bad_variable", f"variable {name}: {'; '.join(wrong)}")
+            of_one = captured(bytes(value), plan.var_captures.get(name, ()), f"variable {name}")
+            found |= {f"{name}:{key}": part for key, part in of_one.items()}
         check_size(found, "the variables")
     except HoldfastError as e:
         raise Refusal("bad_variable", e.message) from None
@@ -114,59 +232,42 @@ def _variables(d: Draft, given: dict[str, msgspec.Raw]) -> ev.VariablesSet | Non
 
 
 def _end(d: Draft, wait: WaitState, actor: str) -> None:
-    match wait.kind:
-        case "basket":
-            pends.take_out(d, wait, actor)
-        case "pause":
-            d.emit(ev.WaitClosed(wait.wait_id, "resumed", actor=actor))
-            waits.wake_run(d, wait.kind)
-            pick_up(d)
-        case _:
-            ns = d.state.nodes.get((wait.node, wait.path))
-            d.emit(ev.WaitClosed(wait.wait_id, "released", actor=actor), ns)
-            waits.wake_run(d, wait.kind)
-            if ns is not None and ns.status is NodeStatus.SUSPENDED:  # its attempt was cut off: this is another one
-                waits.try_again(d, ns, wait.wait_id)
-
-
-def pick_up(d: Draft) -> None:
-    """Go on with everything that was held back: bodies that were left, starts, items and rounds, nodes to decide."""
-    for ns in list(d.state.nodes.values()):
-        go_on(d, ns)
-    for owner in list(d.state.nodes.values()):
-        if owner.plan.body is not None and owner.status is NodeStatus.RUNNING:
-            reopen(d, owner)
-    d.extra.opened.extend(d.state.scopes.values())
-
-
-def go_on(d: Draft, ns: NodeState) -> None:
-    """Go on with an instance that waits for nothing but to be picked up."""
-    if d.state.fold.paused:
+    ns = d.state.nodes.get((wait.node, wait.path))
+    if wait.kind == "basket":
+        assert ns is not None
+        _resume_pended(d, ns, wait, actor)
         return
-    match ns.status:
-        case NodeStatus.SUSPENDED if was_left(d, ns) and not nodes.lacks_params(d, ns.scope):
-            waits.wake_run(d, "takeover")
-            d.emit(ev.NodeResumed("takeover"), ns)
-            nodes.go_on(d, ns)
-        case NodeStatus.SCHEDULED if ns.start_timer not in d.state.timers and waits.may_start(d, ns):
-            d.scheduled.append(ns)
+    outcome = "resumed" if wait.kind == "pause" else "released"
+    d.emit(ev.WaitClosed(wait.wait_id, outcome, actor=actor), ns)
+    waits.wake_run(d, wait.kind)
+    if wait.kind == "pause":
+        resume_all(d)
+    elif ns is not None and ns.status is NodeStatus.SUSPENDED:  # its attempt was cut off: this is another one
+        waits.run_again(d, ns, wait.wait_id)
 
 
-def was_left(d: Draft, ns: NodeState) -> bool:
-    """A body that was left in an orderly way, perhaps while a part of it waited. (One that only waited runs again for
-    nothing: what it remembers costs no effect.)"""
-    if not ns.waits:
-        return True
-    has_ended = any(d.state.waits[w].is_of_ended_body for w in ns.waits)
-    return d.state.status is RunStatus.RUNNING and not has_ended
+def _resume_pended(d: Draft, ns: NodeState, wait: WaitState, actor: str) -> None:
+    """Resume a node that lies in a basket."""
+    d.emit(ev.WaitClosed(wait.wait_id, "resumed", actor=actor), ns)
+    waits.wake_run(d, wait.kind)
+    match wait.about["mode"]:
+        case "next":
+            d.emit(ev.NodeResumed(wait.wait_id), ns)
+            _complete_pended(d, ns, wait)
+        case "same":
+            waits.run_again(d, ns, wait.wait_id, same_attempt=True)
+        case "error":
+            waits.run_again(d, ns, wait.wait_id)
 
 
-def reopen(d: Draft, owner: NodeState) -> None:
-    """Items that had begun, and those that may begin now."""
-    counters = owner.counters
-    assert counters is not None
-    for key in range(counters.opened):
-        if key not in counters.done:
-            d.state.scope_at(f"{owner.path}{owner.node}.{key}.")
-    owner.next_key = counters.opened
-    scopes.advance(d, owner)
+def _complete_pended(d: Draft, ns: NodeState, wait: WaitState) -> None:
+    """Complete a node whose body completed when it pended; what follows it runs, or what its ticket leads to."""
+    completed = ev.NodeCompleted(ns.attempt, captured=ns.captured, pended_at=ns.output_seq)
+    target = wait.about.get("target")
+    raised = target is not None and d.state.fold.ticket is None
+    if target is not None:
+        d.emit(ev.TicketRaised(target, wait.about.get("ticket")), ns)
+    d.emit(completed, ns)
+    d.todo.append(ns)
+    if raised:
+        body_reports.stop_scopes(d, ns.node)

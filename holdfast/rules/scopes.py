@@ -1,6 +1,7 @@
-"""Scopes: maps and loops.
+"""Scopes: maps and loops, and how what is inside one is cancelled.
 
-Owns: how many items there are, which may begin, when a map or loop has ended and how.
+Owns: how many items there are, which may begin, when a map or loop has ended and how; cancelling instances and closing
+waits that nothing waits for.
 Never: holds a list; a map is counters and a few open items (model/evolve.py closes items and rounds when they settle).
 Never: decides a node; scopes that were opened and nodes that failed are left in the draft for nodes.py.
 """
@@ -10,15 +11,15 @@ from __future__ import annotations
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import Expr
-from holdfast.model.naming import derived
-from holdfast.model.references import choose_first, judge
+from holdfast.model.naming import derived, paths_inside, scope_path
+from holdfast.model.references import choose_first, evaluate_captured
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, WaitState, timers_of
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 from holdfast.rules.draft import Draft, ToRun
 
 
 def open_first(d: Draft, ns: NodeState) -> None:
-    """A map or loop may begin."""
+    """Begin a map or loop."""
     if ns.plan.definition.kind == "loop":
         d.emit(ev.ScopeOpened(), ns)
         _begin(d, ns, 0)
@@ -42,7 +43,7 @@ def _count(d: Draft, scope: OpenScope, over: Expr) -> int:
             case "first":
                 chosen = choose_first(d.state, scope, over)
                 return 0 if chosen is None else _count(d, scope, chosen[0])
-    size = judge(d.state, scope, ["count", over])
+    size = evaluate_captured(d.state, scope, ["count", over])
     if not isinstance(size, int):
         raise InvalidInput("a map needs a list to run over, and this is not one")
     return size
@@ -51,7 +52,7 @@ def _count(d: Draft, scope: OpenScope, over: Expr) -> int:
 def advance(d: Draft, owner: NodeState) -> None:
     """Begin the next items or the next round, or end. (While the run is paused nothing inside them is decided.)"""
     counters, definition = owner.counters, owner.plan.definition
-    if owner.status is not NodeStatus.RUNNING or d.state.fold.closing or is_dead(owner.scope):
+    if owner.status is not NodeStatus.RUNNING or d.state.fold.closing or scope_has_ended(owner.scope):
         return
     if d.extras is not None and any(ns is owner for ns, _ in d.extras.failing):
         return
@@ -73,7 +74,7 @@ def advance(d: Draft, owner: NodeState) -> None:
     elif end.stop:
         _complete(d, owner, end.captured)
     elif rounds < definition.max_visits:
-        if f"{owner.path}{owner.node}.{rounds}." not in d.state.scopes:  # else it is under way (after a takeover)
+        if scope_path(owner.node, owner.path, rounds) not in d.state.scopes:  # else it is open (after a takeover)
             _begin(d, owner, rounds)
     elif definition.at_limit == "take":
         _complete(d, owner, end.captured)
@@ -82,15 +83,16 @@ def advance(d: Draft, owner: NodeState) -> None:
 
 
 def advance_around(d: Draft, scope: OpenScope) -> None:
-    """Something in a scope settled, and with it the scope; or it was the last of what was abandoned around it."""
+    """Advance the map or loop around a scope in which an instance settled: the scope has ended with it, or it was the
+    last running instance inside a map or loop that failed."""
     here = scope
     while here.owner is not None:
         owner = here.owner
-        if owner.status not in NODE_SETTLED and not is_dead(owner.scope):
+        if owner.status not in NODE_SETTLED and not scope_has_ended(owner.scope):
             if d.state.scopes.get(here.path) is not here:
                 advance(d, owner)
             return
-        withdraw(d, owner, "sibling failed")  # inside something that failed: it ends with the last body in it
+        cancel_instance(d, owner, "sibling failed")  # inside a scope that failed: it ends with the last body in it
         if owner.status not in NODE_SETTLED:
             return
         here = owner.scope
@@ -123,8 +125,8 @@ def collector_of(scope: OpenScope) -> NodeState | None:
     return None
 
 
-def is_dead(scope: OpenScope) -> bool:
-    """Whether the map or loop around it has ended without it."""
+def scope_has_ended(scope: OpenScope) -> bool:
+    """Whether a map or loop around a scope has ended, although the scope is still open."""
     here: OpenScope | None = scope
     while here is not None and here.owner is not None:
         if here.owner.status in NODE_SETTLED:
@@ -133,28 +135,32 @@ def is_dead(scope: OpenScope) -> bool:
     return False
 
 
-def abandon(d: Draft, owner: NodeState) -> None:
-    """A map or loop fails with items under way: nothing new begins in them, and what runs is cancelled."""
-    prefix = f"{owner.path}{owner.node}."
+def fail_scope(d: Draft, owner: NodeState) -> None:
+    """Fail a map or loop with open items: nothing new begins in them, and what runs in them is cancelled."""
+    prefix = paths_inside(owner.node, owner.path)
     for ns in list(d.state.nodes.values()):
         if ns.path.startswith(prefix):
-            withdraw(d, ns, "sibling failed")
+            cancel_instance(d, ns, "sibling failed")
     d.emit(ev.ScopeClosed("failed"), owner)
 
 
-def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelled", cause: str | None = None) -> None:
-    """Take an instance back: at once if it is not running, else by cancelling its body."""
+# --- cancelling --------------------------------------------------------------------------------------------------
+
+
+def cancel_instance(
+    d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelled", cause: str | None = None
+) -> None:
+    """Cancel an instance: at once if it is not running, else by cancelling its body."""
     match ns.status:
         case NodeStatus.SCHEDULED:
-            if ns.start_timer in d.state.timers:
-                d.emit(ev.TimerCancelled(ns.start_timer))
+            d.cancel_timer(ns.start_timer)
             unknown = "unknown" if was_cut_off(ns) else None
             close_waits(d, ns, waits_are)
             d.emit(ev.NodeCancelled(reason, unknown, cause), ns)
         case NodeStatus.SUSPENDED:
-            has_completed = waits_are == "cancelled" and any(is_done(d.state.waits[w]) for w in ns.waits)
+            has_completed = waits_are == "cancelled" and any(has_pended(d.state.waits[w]) for w in ns.waits)
             close_waits(d, ns, waits_are)
-            if has_completed:  # its body had ended well when it pended: there is something to compensate
+            if has_completed:  # its body had completed when it pended: there is something to compensate
                 d.emit(ev.NodeCompleted(ns.attempt, captured=ns.captured, pended_at=ns.output_seq), ns)
                 return
             d.emit(ev.NodeCancelled(reason, "unknown", cause), ns)
@@ -164,32 +170,32 @@ def withdraw(d: Draft, ns: NodeState, reason: str, *, waits_are: str = "cancelle
                 ns.cancelling = True
                 d.extra.cancels.append(ns)
         case NodeStatus.RUNNING:
-            if not any(s.owner is ns and _alive(d, s) for s in d.state.scopes.values()):
+            if not any(s.owner is ns and _is_busy(d, s) for s in d.state.scopes.values()):
                 d.emit(ev.NodeCancelled(reason, cause=cause), ns)
 
 
 def was_cut_off(ns: NodeState) -> bool:
-    """Whether a scheduled instance was at work before: an attempt that was neither reported as failed nor is the next
-    one may have happened."""
+    """Whether an earlier attempt of a scheduled instance was cut off: it neither failed nor ended, and may have had its
+    effect."""
     return bool(ns.waits) or ns.attempt - 1 > ns.failures
 
 
-def is_done(wait: WaitState) -> bool:
+def has_pended(wait: WaitState) -> bool:
     """Whether a wait is the basket of a node whose body has completed."""
     return wait.kind == "basket" and wait.about["mode"] == "next"
 
 
-def _alive(d: Draft, scope: OpenScope) -> bool:
+def _is_busy(d: Draft, scope: OpenScope) -> bool:
     return any(not ns.settled for ns in d.state.nodes.values() if ns.scope is scope or ns.path.startswith(scope.path))
 
 
 def close_waits(d: Draft, ns: NodeState, outcome: str = "cancelled") -> None:
-    """An instance ends: nobody waits for what it still waited for."""
+    """Close the waits of an instance that ends."""
     for wait_id in ns.waits:
-        close_silently(d, wait_id, ns, outcome)
+        close_unanswered(d, wait_id, ns, outcome)
 
 
-def close_silently(
+def close_unanswered(
     d: Draft,
     wait_id: str,
     ns: NodeState | None = None,
@@ -198,14 +204,14 @@ def close_silently(
     spare_child: bool = False,
     actor: str = "",
 ) -> None:
-    """Close a wait that nobody will be told about. `superseded`: the run goes on without whoever waited, and a child
-    that it waited for is not wanted any more; unless it will be asked for again, under the same id."""
+    """Close a wait without an answer for its body. `superseded`: the run continues without the call that waited, so a
+    child that it waited for is cancelled; unless the child will be asked for again, under the same id."""
     state = d.state
     for timer in timers_of(state, state.waits[wait_id]):
         d.emit(ev.TimerCancelled(timer))
     child = state.waits[wait_id].child
     if outcome == "superseded" and child is not None and child in state.fold.children and not spare_child:
-        reason = f"its parent {state.run_id} goes on from elsewhere"
+        reason = f"its parent {state.run_id} continues from elsewhere"
         message_id = derived("m_", state.run_id, "superseded", wait_id)
         d.extra.messages.append(ToRun(child, message_id, "cancel", {"reason": reason, "actor": "parent"}))
     actor = state.fold.cancel_actor if outcome == "cancelled" else actor

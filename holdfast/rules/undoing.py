@@ -4,7 +4,7 @@ Owns: whether there is anything to undo, which compensation runs next, and what 
 that could not be undone.
 Rules: one compensation at a time, in reverse order of completion; what may have happened comes before what did, if its
 compensation accepts None. A compensation that fails does not stop the others. Where an operator has given up those that
-cannot run (`RunCancelRequested.gives_up_undo`), one that no engine has the code of fails when its turn comes.
+cannot run (`RunCancelRequested.gives_up_undo`), one whose code no engine has loaded fails when its turn comes.
 On crash: what is left to undo is derived from rows and journal, and provided again by the next owner.
 """
 
@@ -14,15 +14,15 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
 from holdfast.model.definition import NodeDef
-from holdfast.model.naming import UNDO, is_undo
-from holdfast.model.state import NodeState, RunState
+from holdfast.model.naming import Instance, is_undo, undo_of
+from holdfast.model.state import NodeState, RunState, UndoWork
 from holdfast.model.statuses import NodeStatus
-from holdfast.rules import nodes
+from holdfast.rules import body_reports
 from holdfast.rules.draft import Draft, Refusal
 
 
 def is_wanted(state: RunState) -> bool:
-    """Whether the run undoes what it did when it does not end well."""
+    """Whether the run undoes what it did when it fails or is cancelled."""
     if state.fold.settings.on_failure != "compensate":
         return False
     return state.fold.undoes_steps or _has_compensations(state)
@@ -40,23 +40,21 @@ def _has_compensations(state: RunState) -> bool:
     return False
 
 
-def go_on(d: Draft) -> bool:
-    """Let the next compensation run, if it is not running already. False: everything is undone."""
+def run_next(d: Draft) -> bool:
+    """Schedule the next compensation, if it is not scheduled already. False: everything is undone."""
     state = d.state
     _give_up_lacking(d)
-    if state.undo is None:
+    work = state.undo
+    if work is None or (not work.left and work.more):
+        state.undo = None
         d.undo_wanted = True
         return True
-    if not state.undo and state.more_to_undo:
-        state.undo, state.undoing = None, None
-        d.undo_wanted = True
-        return True
-    if not state.undo:
+    if not work.left:
         return False
-    first = state.undo[0]
-    if state.undoing is not None and state.undoing.instance == first.instance:
+    first = work.left[0]
+    if work.current is not None and work.current.instance == first.instance:
         return True
-    state.undoing = first
+    work.current = first
     ns = _instance(state, first)
     if ns.status is NodeStatus.PENDING:
         d.emit(ev.NodeScheduled(1, undo=first.step), ns)
@@ -67,13 +65,14 @@ def go_on(d: Draft) -> bool:
 
 
 def provide(d: Draft, c: cmd.ProvideUndo) -> None:
-    """The engine has read what there is to undo. Instances of unknown outcome come first, if they can be undone."""
+    """Accept what the engine has read: what there is to undo. Instances of unknown outcome come first, if they can be
+    undone."""
     state = d.state
     if state.undo is not None:  # it was asked for twice: by a request, and by the takeover behind it
         raise Refusal("stale", "what there is to undo is known already")
     left = [*_unknown(state, c), *c.steps, *c.instances]
-    state.undo = [undoable for undoable in left if not _is_settled(state, undoable)]
-    state.more_to_undo, state.in_doubt, state.lacking = c.more, c.in_doubt, c.lacking
+    left = [undoable for undoable in left if not _is_settled(state, undoable)]
+    state.undo = UndoWork(left, more=c.more, in_doubt=c.in_doubt, lacking=c.lacking)
 
 
 def handlers_of(state: RunState, c: cmd.ProvideUndo) -> frozenset[str]:
@@ -85,7 +84,7 @@ def _unknown(state: RunState, c: cmd.ProvideUndo) -> list[Undoable]:
     """Instances of unknown outcome that can be undone and are not."""
     return [
         Undoable(*instance, 0, c.unknown_args.get(instance, {}))
-        for instance in state.fold.unknown
+        for instance in state.fold.outcome_unknown
         if (definition := _undone(state, instance)).compensate
         and definition.compensate_accepts_none
         and instance not in c.undone
@@ -99,13 +98,13 @@ def handler_of(state: RunState, undoable: Undoable) -> str:
 
 def _is_settled(state: RunState, undoable: Undoable) -> bool:
     """Whether its compensation has ended since what there is to undo was read: a request has given it up."""
-    ns = state.nodes.get((f"{undoable.node}{UNDO}", undoable.path))
+    ns = state.nodes.get((undo_of(undoable.node), undoable.path))
     return ns is not None and ns.visit == undoable.visit and ns.settled
 
 
 def _instance(state: RunState, undoable: Undoable) -> NodeState:
     """The instance of the compensation that undoes this."""
-    return state.instance(f"{undoable.node}{UNDO}", undoable.path, undoable.visit)
+    return state.instance(undo_of(undoable.node), undoable.path, undoable.visit)
 
 
 # --- compensations that cannot run ----------------------------------------------------------------------------------
@@ -118,10 +117,13 @@ def give_up_open(d: Draft, why: str) -> None:
 
 
 def _give_up_lacking(d: Draft) -> None:
-    """Record that the next compensations are not done, as far as no engine has their code and the run gives them up."""
+    """Record that the next compensations are not done, if no engine has loaded their code and the run gives them up."""
     state = d.state
-    while state.fold.gives_up_undo and state.undo and (uses := handler_of(state, state.undo[0])) in state.lacking:
-        first = state.undo[0]
+    while state.fold.gives_up_undo and (work := state.undo) is not None and work.left:
+        first = work.left[0]
+        uses = handler_of(state, first)
+        if uses not in work.lacking:
+            return
         ns = _instance(state, first)
         if ns.status is NodeStatus.PENDING:  # so that it can be retried, when there is code for it again
             d.emit(ev.NodeScheduled(1, undo=first.step), ns)
@@ -129,9 +131,8 @@ def _give_up_lacking(d: Draft) -> None:
 
 
 def _give_up(d: Draft, ns: NodeState, why: str) -> None:
-    if ns.start_timer in d.state.timers:
-        d.emit(ev.TimerCancelled(ns.start_timer))
-    nodes.fail_for_good(d, ns, ev.ErrorInfo("not_undone", f"not undone, given up by a cancel: {why}"))
+    d.cancel_timer(ns.start_timer)
+    body_reports.fail_for_good(d, ns, ev.ErrorInfo("not_undone", f"not undone, given up by a cancel: {why}"))
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
@@ -139,18 +140,18 @@ def _give_up(d: Draft, ns: NodeState, why: str) -> None:
 
 def not_undone(state: RunState) -> list[ev.ErrorInfo]:
     """Compensations that failed, and effects of unknown outcome that nothing could undo."""
-    found = list(state.fold.others)
-    for node, path, visit in state.fold.unknown:
-        definition = _undone(state, (node, path, visit))
-        if definition.compensate and not definition.compensate_accepts_none:
-            found.append(
-                ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path)
-            )
-    for node, path, _ in state.in_doubt:
-        found.append(ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path))
-    return found
+    unknown = [i for i in state.fold.outcome_unknown if _cannot_be_undone(_undone(state, i))]
+    unknown += state.undo.in_doubt if state.undo is not None else ()
+    return state.fold.others + [
+        ev.ErrorInfo("outcome_unknown", f"{node} was cut off and may have happened", node=node, path=path)
+        for node, path, _ in unknown
+    ]
 
 
-def _undone(state: RunState, instance: tuple[str, str, int]) -> NodeDef:
+def _cannot_be_undone(definition: NodeDef) -> bool:
+    return bool(definition.compensate) and not definition.compensate_accepts_none
+
+
+def _undone(state: RunState, instance: Instance) -> NodeDef:
     node, path, _ = instance
     return state.plan.scope_of(path).nodes[node].definition

@@ -2,7 +2,7 @@
 
 Owns: the strands that the calls run in, which of them has won, and stopping the others.
 Rule: the winner is committed before anybody learns of it and before a loser is stopped. A call on ctx that was answered
-has won with that commit (rules/races.py), whatever another one has come to meanwhile; a coroutine of several calls wins
+has won with that commit (rules/waits.py), whatever another one has come to meanwhile; a coroutine of several calls wins
 when it ends, with a commit of its own.
 On replay: the winner runs again, from its own memory; the losers never do. A race that was cut off before anything of
 it was decided is run again; of coroutines the one goes first that was told its last word first.

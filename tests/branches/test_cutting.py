@@ -11,7 +11,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.lineage import Branch, ancestry, branches_of, carried, fold, inherited, lineage
 from holdfast.model.naming import instance_text, parse_instance
 from holdfast.model.state import RunState
-from holdfast.rules import cutting
+from holdfast.rules import branch_cut
 from holdfast.rules.branches import Asked, Edits, Opening, begin, leave
 from holdfast.rules.draft import Draft, Refusal
 from tests.rules.play import SECOND, Play, call, looped, mapped, ref
@@ -19,7 +19,7 @@ from tests.rules.play import SECOND, Play, call, looped, mapped, ref
 
 def chosen(play: Play, kind: str, target: Any = None, edits: Edits | None = None) -> Opening:
     head = fold(play.plan, 1, "run-1", play.entries)
-    return cutting.choose(kind, Asked(target, edits=edits or Edits()), play.entries, head, play.plan)
+    return branch_cut.choose(kind, Asked(target, edits=edits or Edits()), play.entries, head, play.plan)
 
 
 def base_of(play: Play, opening: Opening) -> RunState:
@@ -182,11 +182,11 @@ def test_a_bare_name_is_the_top_level_node_else_the_only_instance_else_a_list() 
     play = Play(mapped("m", ["const", [1, 2]], call("m"), call("x")), mapped("one", ["const", [1]], call("y")))
     play.run()
     head = fold(play.plan, 1, "run-1", play.entries)
-    assert cutting.find("m", head, play.plan) == ("m", ".", 1)
-    assert cutting.find("y", head, play.plan) == ("y", ".one.0.", 1)
-    assert cutting.find("m@.m.1.", head, play.plan) == ("m", ".m.1.", 1)
+    assert branch_cut.find("m", head, play.plan) == ("m", ".", 1)
+    assert branch_cut.find("y", head, play.plan) == ("y", ".one.0.", 1)
+    assert branch_cut.find("m@.m.1.", head, play.plan) == ("m", ".m.1.", 1)
     with pytest.raises(Refusal, match=r"x has 2 instances, name one of them: x@\.m\.0\., x@\.m\.1\."):
-        cutting.find("x", head, play.plan)
+        branch_cut.find("x", head, play.plan)
 
 
 @pytest.mark.parametrize("text", ["charge", "charge@.pick.3.", "charge@.pick.3.#2", "charge@.#2", "a~undo"])
@@ -234,9 +234,9 @@ def test_every_visit_of_a_node_can_be_named_also_the_first() -> None:
     play.run()
     head = fold(play.plan, 1, "run-1", play.entries)
     with pytest.raises(Refusal, match=r"a has 2 instances, name one of them: a#1, a#2"):
-        cutting.find("a", head, play.plan)
-    assert cutting.find("a#1", head, play.plan) == ("a", ".", 1)
-    assert cutting.find("a#2", head, play.plan) == ("a", ".", 2)
+        branch_cut.find("a", head, play.plan)
+    assert branch_cut.find("a#1", head, play.plan) == ("a", ".", 1)
+    assert branch_cut.find("a#2", head, play.plan) == ("a", ".", 2)
 
 
 # --- waits at a cut ------------------------------------------------------------------------------------------------

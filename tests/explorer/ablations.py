@@ -29,7 +29,6 @@ from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, StoreError, StoreFull
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules import decide, nodes, resuming, waits
-from holdfast.rules import recovery as takeover
 from holdfast.store.records import state_rows
 from holdfast.store.row_types import Commit, CommitResult, RunStep
 from holdfast.store.sql_files import load
@@ -246,12 +245,12 @@ def _interrupted_forgotten(d: Any, ns: Any) -> None:
 def _run_completed_again(d: Any, ns: Any) -> None:
     if ns.status is NodeStatus.COMPLETED and ns.plan.body is None:
         ns.status = NodeStatus.RUNNING
-        takeover._cut_off(d, ns)
+        resuming._cut_off(d, ns)
         return
     _go_on(d, ns)
 
 
-_go_on = resuming.go_on
+_go_on = resuming.resume_instance
 
 
 async def _load_without_claim(self: Claims, run_nos: Any, **options: Any) -> int:
@@ -417,7 +416,7 @@ ALL = [
     Ablation("timer fires early", "nobody looks at the clock", scenarios.code, _method(Alarms, "call_at", _fire_early),
              TWO_STEPS),
     Ablation("timer fires unchecked", "a timer that rings twice fires twice", scenarios.code,
-             _all(lambda: mock.patch.dict(decide._RULES, {cmd.FireTimer: _fire_unchecked}),
+             _all(lambda: mock.patch.object(decide, "_fire", _fire_unchecked),
                   _method(RunActor, "submit", _ring_twice(RunActor.submit))),
              TWO_STEPS),
     Ablation("timers only in memory", "no row is written for them", scenarios.code,
@@ -427,13 +426,13 @@ ALL = [
     Ablation("nobody buries the dead", "a dead engine keeps its runs", scenarios.chain,
              _method(Claims, "release_dead_engines", _nobody)),
     Ablation("started counts as completed", "what was cut off is taken for done", scenarios.chain,
-             _method(takeover, "_cut_off", _completed_when_started)),
+             _method(resuming, "_cut_off", _completed_when_started)),
     Ablation("cut-off bodies are forgotten", "a takeover leaves running nodes alone", scenarios.chain,
-             _method(takeover, "_cut_off", _interrupted_forgotten)),
+             _method(resuming, "_cut_off", _interrupted_forgotten)),
     Ablation("attempt not raised after a crash", "the second start is attempt 1 again", scenarios.chain,
-             _method(takeover, "_cut_off", _same_attempt)),
+             _method(resuming, "_cut_off", _same_attempt)),
     Ablation("completed nodes run again", "a takeover begins anew", scenarios.chain,
-             _method(resuming, "go_on", _run_completed_again)),
+             _method(resuming, "resume_instance", _run_completed_again)),
     Ablation("compensations lost", "what there is to undo is not read after a takeover", scenarios.compensated,
              lambda: mock.patch.object(ownership_load, "rule_inputs", SimpleNamespace(what_to_undo=_undo_nothing))),
     Ablation("compensations of steps lost", "the same for the steps of durable code", scenarios.compensated_code,
@@ -441,7 +440,7 @@ ALL = [
     Ablation("join by count", "the first of several inputs lets a node run", scenarios.ordered,
              _method(nodes, "_decidable", _any_input_will_do)),
     Ablation("death of a body's process unheard", "its attempt stays, and nothing runs it again", scenarios.chain,
-             _all(all_isolated, lambda: mock.patch.dict(decide._RULES, {cmd.BodyDied: lambda d, c: None}))),
+             _all(all_isolated, lambda: mock.patch.object(resuming, "body_died", return_value=None))),
     Ablation("death of a body's process taken for a failure", "its node fails instead of being cut off",
              scenarios.chain, _all(all_isolated, _method(BodyPort, "body_died", _death_fails_the_node))),
     Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from holdfast.model.errors import InvalidInput, UsageError
-from holdfast.rules import recovery as takeover
+from holdfast.rules import resuming as takeover
 from holdfast.store.contract import Store
 from holdfast.testing import explore
 from holdfast.testing.explorer import search, tape

@@ -20,7 +20,7 @@ from holdfast.engine.ports import settle
 from holdfast.engine.run.bodies import BodyPort
 from holdfast.model import commands as cmd
 from holdfast.model.errors import OutcomeUnknown
-from holdfast.rules import decide, runs
+from holdfast.rules import undoing
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.testing import explore, harness
 from tests.explorer import scenarios, waiting
@@ -53,9 +53,12 @@ def _told_to_nobody(self: Committer, function: Callable[[], None]) -> None:
     self._writer.put(job)
 
 
+_provide_undo = undoing.provide
+
+
 def _undo_anew(d: Any, c: cmd.ProvideUndo) -> None:
     d.state.undo = None
-    runs.provide_undo(d, c)
+    _provide_undo(d, c)
 
 
 def _run_again_and_again(self: BodyPort, key: tuple[str, str], evicted: bool = False) -> None:
@@ -99,7 +102,7 @@ FOUND = [
         "what there is to undo was brought twice, and the second list began with what was undone already",
         scenarios.compensated,
         "0/11.1",
-        lambda: mock.patch.dict(decide._RULES, {cmd.ProvideUndo: _undo_anew}),
+        lambda: mock.patch.object(undoing, "provide", _undo_anew),
         {"cancel_after": "xp_book_2"},
     ),
     Found(

@@ -12,7 +12,6 @@ from holdfast.engine.committer import Committer
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.ownership import load
 from holdfast.engine.run.turn import Turn
-from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.naming import unique
 from holdfast.rules import decide, questions, resuming, waits
@@ -91,7 +90,7 @@ def _deadline_passes_anyway() -> Any:
         questions.expire(d, asked[c.timer])
 
     return _all(
-        lambda: mock.patch.dict(decide._RULES, {cmd.FireTimer: fire_unasked}),
+        lambda: mock.patch.object(decide, "_fire", fire_unasked),
         _method(questions, "asked", lambda d, wait: asked.update({wait.wait_id: wait})),
         _method(waits, "timers_of", lambda state, wait: []),
     )()

@@ -51,7 +51,7 @@ def test_the_answer_of_one_call_closes_what_the_others_wait_for_with_their_timer
     late = play.answer(question, True)
     assert (late.code, late.why) == (
         "closed",
-        f"{question} is not open any more: another call of the same ctx.race has won",
+        f"{question} is no longer open: another call of the same ctx.race has won",
     )
 
 

@@ -2,7 +2,7 @@
 
 Owns: in which order they are read, which of them are put on hold or left to others instead, and that no run stays with
 an engine that does not drive it.
-Never: decides what a taken-over run does (rules/recovery.py), claims anything (claim.py).
+Never: decides what a taken-over run does (rules/resuming.py), claims anything (claim.py).
 Invariants: nobody reads a run in order to change it without having claimed it first.
 On crash: a claim without a commit leaves a run that another engine finds in the same way.
 """

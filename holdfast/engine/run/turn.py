@@ -76,7 +76,7 @@ class Turn:
         """Decide all commands of the mailbox into one draft."""
         actor, draft = self.actor, self.draft
         if actor.release_after_commit:
-            draft.leaves_bodies = True
+            draft.defers_bodies = True
         if actor.creating is not None:
             draft.emit(actor.creating.event)
         waiting: tuple[cmd.OpenWait | cmd.SuspendNode, ...] = ()
@@ -128,7 +128,7 @@ class Turn:
             if entry.path == "." or _has_readers(actor.plan, entry):
                 self._engine.values.put(actor.run_no, entry.seq, bytes(event.output))
         self._start_bodies()
-        if draft.started and (draft.leaves_bodies or not (actor.has_code or actor.runs_here())):
+        if draft.started and (draft.defers_bodies or not (actor.has_code or actor.runs_here())):
             self._leave_bodies()
         if draft.finish and actor.state.status not in RUN_TERMINAL:
             located = rule_inputs.located_result(actor.state)

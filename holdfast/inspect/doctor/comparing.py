@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.inspect.doctor import legality
-from holdfast.model.state import Fold, RunState
+from holdfast.model.fold import Fold
+from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.violations import Repair, Violation
 from holdfast.store.records.state_rows import node_row

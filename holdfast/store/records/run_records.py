@@ -13,8 +13,8 @@ import msgspec
 from holdfast.model import events as ev
 from holdfast.model import texts
 from holdfast.model.errors import CorruptJournal, UnknownRun
+from holdfast.model.fold import Fold
 from holdfast.model.lineage import ROOT_BRANCH, is_in
-from holdfast.model.state import Fold
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import Plans, event_at

@@ -15,10 +15,11 @@ from msgspec.structs import astuple
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import wait_about
+from holdfast.model.fold import Counters, Fold
 from holdfast.model.graph import Plan, step_undo_plan
 from holdfast.model.journal_format import RAISES, encode, format_of, moment, new_hash
-from holdfast.model.naming import is_undo, undoes_step, undone_by
-from holdfast.model.state import Counters, Fold, NodeState, OpenScope, RunState, WaitState
+from holdfast.model.naming import depth, is_undo, undoes_step, undone_by
+from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.model.timers import Elapsed
 from holdfast.store.row_types import EventRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
@@ -276,7 +277,7 @@ def state_from_rows(
     state.format = row.format
     state.open_root()
     if len(nodes) > 1:  # outer scopes first, so that the ones inside find their maps and loops
-        nodes = sorted(nodes, key=lambda n: n.path.count("."))
+        nodes = sorted(nodes, key=lambda n: depth(n.path))
     for node in nodes:
         if node.path not in state.scopes and not is_undo(node.node):
             state.scope_at(node.path)

@@ -20,6 +20,7 @@ from holdfast.model import references
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.expressions import evaluate, follow, nodes_of
 from holdfast.model.limits import VALUE_CACHE_BYTES
+from holdfast.model.naming import key_of, paths_inside, scope_path, segments
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import NodeStatus
 from holdfast.store.contract import Store
@@ -234,23 +235,24 @@ class Values:
     def _item_values(self, state: RunState, owner: NodeState, keys: range) -> list[bytes]:
         body = owner.plan.body
         assert body is not None
-        prefix = f"{owner.path}{owner.node}." + (f"{keys[0]}." if len(keys) == 1 else "")
+        inside = paths_inside(owner.node, owner.path)
+        prefix = inside if len(keys) != 1 else scope_path(owner.node, owner.path, keys[0])
         names = list(body.nodes) if owner.plan.definition.errors == "collect" else nodes_of(body.result)
         rows = self._store.nodes_under(state.run_no, names, prefix, owner.visit)
         only = next(iter(body.nodes.values()))
         if len(body.nodes) == 1 and only.body is None and body.result == ["node", only.id]:
-            return self._outputs(state.run_no, f"{owner.path}{owner.node}.", keys, rows)
+            return self._outputs(state.run_no, inside, keys, rows)
         by_path: dict[str, dict[tuple[str, str], NodeState]] = {}
         for row in rows:
             by_path.setdefault(row.path, {})[row.node, row.path] = node_from_row(state, row)
         lanes = {plan.definition.lane for plan in body.nodes.values()}
         located: list[Any] = []
         for key in keys:
-            scope_path = f"{owner.path}{owner.node}.{key}."
-            scope = OpenScope(scope_path, body, owner, key, set(), owner.scope)
+            path = scope_path(owner.node, owner.path, key)
+            scope = OpenScope(path, body, owner, key, set(), owner.scope)
             nodes: dict[tuple[str, str], NodeState] = {}
             for lane in lanes:
-                nodes |= by_path.get(scope_path + lane, {})
+                nodes |= by_path.get(path + lane, {})
             located.append(self._item_located(state, scope, nodes))
         self._prefetch(state.run_no, located)
         return [self.load(state, x) for x in located]
@@ -259,7 +261,7 @@ class Values:
         """The items of the common map, whose body is one node: read in portions, and not kept."""
         seqs = [0] * len(keys)
         for row in rows:
-            key = int(row.path[len(scope) :].split(".", 1)[0])
+            key = key_of(row.path, scope)
             if row.status in (NodeStatus.COMPLETED, NodeStatus.FAILED):
                 seqs[key - keys.start] = row.output_seq
         values: list[bytes] = []
@@ -322,9 +324,8 @@ class _Instances:
 
     def _scope_around(self, path: str) -> OpenScope:
         scope, here = self._state.scopes["."], "."
-        segments = path.strip(".").split(".") if path != "." else []
-        for name, key in zip(segments[::2], segments[1::2], strict=True):
-            plan, inner = scope.plan.nodes.get(name), f"{here}{name}.{key}."
+        for name, key, inner in segments(path):
+            plan = scope.plan.nodes.get(name)
             if plan is not None and plan.body is not None:
                 owner = self.get((name, here))
                 scope = self._state.scopes.get(inner) or OpenScope(inner, plan.body, owner, int(key), set(), scope)

@@ -1,7 +1,7 @@
 """Seams: where a line of history may be cut in time.
 
 Owns: what is said in several events and means nothing in part, so that a cut moves behind the last of them.
-Never: chooses what is dropped (cutting.py).
+Never: chooses what is dropped (branch_cut.py).
 
 What one commit says in several events is not cut in two where nobody could say the rest again: the end of a round and
 the end of its loop, a failure and that of the maps and loops around it, an end and its ticket, a wait and the timer
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.model import events as ev
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import fold
+from holdfast.model.naming import ROOT, paths_inside
 from holdfast.model.state import Key, NodeState, RunState
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules.questions import DEADLINE
@@ -53,7 +54,7 @@ def _ends_of_loops(line: Sequence[ev.Entry], index: int, base: RunState) -> Iter
     for ns in base.nodes.values():
         between = ns.counters is not None and len(ns.counters.done) == ns.counters.opened
         if ns.plan.definition.kind == "loop" and ns.status is NodeStatus.RUNNING and between:
-            inside = f"{ns.path}{ns.node}."
+            inside = paths_inside(ns.node, ns.path)
             said = (e for e in line[index + 1 :] if (e.path or "").startswith(inside) or (e.node, e.path) == ns.key)
             following = next(said, None)
             if following is not None and following.node == ns.node:  # its end, not another round
@@ -78,7 +79,7 @@ def _failed_around(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
 
 
 def _is_around(owner: ev.Entry, inside: ev.Entry) -> bool:
-    return (inside.path or "").startswith(f"{owner.path}{owner.node}.")
+    return (inside.path or "").startswith(paths_inside(owner.node or "", owner.path or ROOT))
 
 
 def _into_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:

@@ -15,10 +15,20 @@ from holdfast.model import events as ev
 from holdfast.model.expressions import nodes_of
 from holdfast.model.graph import Plan
 from holdfast.model.lineage import Dropped, scopes_around
-from holdfast.model.naming import Instance, body_of, instance_text, is_undo, parse_instance, undoes_step, undone_by
+from holdfast.model.naming import (
+    Instance,
+    body_of,
+    depth,
+    instance_text,
+    is_undo,
+    parse_instance,
+    paths_inside,
+    undoes_step,
+    undone_by,
+)
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.rules import seams, tickets
+from holdfast.rules import body_reports, cut_boundaries
 from holdfast.rules.branches import REQUESTS, Asked, Edits, Opening
 from holdfast.rules.draft import Refusal
 
@@ -89,7 +99,7 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
     index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
     if index is None:
         raise Refusal("unknown_event", f"event {seq} is not on this line of history; `holdfast events` lists it")
-    index, base = seams.whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
+    index, base = cut_boundaries.whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
     if base.fold.closing:
         raise Refusal(
             "ending", f"the run was already ending at event {seq}; fork before its failure or cancellation, or retry it"
@@ -110,7 +120,7 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
     node, path, _ = found
     if _has_begun(found, head):
         opening = _back("jump", found, line, head)
-        skipped = any(_key(ns) == found and ns.status is NodeStatus.SKIPPED for ns in head.changed)
+        skipped = any(ns.instance == found and ns.status is NodeStatus.SKIPPED for ns in head.changed)
         if skipped or _is_conditional(node, plan):  # it was named, so it runs, whatever its condition says
             opening.enter = node if len(scopes_around(plan, path)) == 1 else ""
         return opening
@@ -132,7 +142,7 @@ def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, 
     opening = _cut("jump", node, line, end_of(line))
     opening.enter = node
     opening.skipped = tuple(name for name in passed if name not in given)
-    opening.dropped = tuple(_text(there[name]) for name in passed if name in there)
+    opening.dropped = tuple(there[name].text for name in passed if name in there)
     _reopen(opening, failed(line, head), line, head)
     return opening
 
@@ -196,14 +206,15 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
 def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) -> list[Instance]:
     """One instance that failed, the maps and loops that failed with it, and what failed inside it. Also an item of a
     map that collects its errors, when it is named."""
-    everything = [_key(ns) for ns in head.changed if ns.status is NodeStatus.FAILED and not is_undo(ns.node)]
+    everything = [ns.instance for ns in head.changed if ns.status is NodeStatus.FAILED and not is_undo(ns.node)]
     if wanted not in everything:
         names = ", ".join(map(_shown, known)) or "nothing"
         hint = _to_resume(head, wanted) or f"; failed: {names}"
         raise Refusal("not_failed", f"{_shown(wanted)} has not failed{hint}")
     node, path, _ = wanted
-    around = [f for f in everything if path.startswith(f"{f[1]}{f[0]}.")]
-    inside = [f for f in everything if f[1].startswith(f"{path}{node}.") and not _is_collected(head.plan, f, wanted)]
+    around = [f for f in everything if path.startswith(paths_inside(f[0], f[1]))]
+    inside = [f for f in everything if f[1].startswith(paths_inside(node, path))]
+    inside = [f for f in inside if not _is_collected(head.plan, f, wanted)]
     return [wanted, *around, *inside]
 
 
@@ -228,7 +239,7 @@ def _is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
 
 def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
     """Instances that failed for good and that the run could not get over."""
-    status = {_key(ns): ns.status for ns in head.changed}
+    status = {ns.instance: ns.status for ns in head.changed}
     found: dict[Instance, None] = {}
     for entry in line:
         e = entry.event
@@ -257,7 +268,7 @@ def _retry_undos(wanted: Sequence[Instance], line: Sequence[ev.Entry], head: Run
 
 
 def _failed_undos(head: RunState) -> list[Instance]:
-    return [_key(ns) for ns in head.changed if is_undo(ns.node) and ns.status is NodeStatus.FAILED]
+    return [ns.instance for ns in head.changed if is_undo(ns.node) and ns.status is NodeStatus.FAILED]
 
 
 def _refuse_undo(found: Instance, head: RunState) -> None:
@@ -302,12 +313,12 @@ def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunSta
     it."""
     taken_out = _taken_out_of_baskets(line)
     reasons = {(e.node, e.path, e.visit): e.event.reason for e in line if type(e.event) is ev.NodeCancelled}
-    status = {_key(ns): ns.status for ns in head.changed}
+    status = {ns.instance: ns.status for ns in head.changed}
     alive = dict.fromkeys(found)
-    for ns in sorted(head.changed, key=lambda ns: ns.path.count(".")):  # maps and loops before what is in them
-        key = _key(ns)
+    for ns in sorted(head.changed, key=lambda ns: depth(ns.path)):  # maps and loops before what is in them
+        key = ns.instance
         was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in taken_out)
-        if not was_stopped or is_undo(ns.node) or reasons.get(key) == tickets.REASON:
+        if not was_stopped or is_undo(ns.node) or reasons.get(key) == body_reports.TICKET:
             continue
         if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
             alive[key] = None
@@ -435,7 +446,7 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
         if not _has_begun((node, path, visit), head):
             raise Refusal("unknown_instance", f"{text} has not begun on this line of history")
         return node, path, visit
-    found = [_key(ns) for ns in head.changed if ns.node == node]
+    found = [ns.instance for ns in head.changed if ns.node == node]
     found = [key for key in found if len(scopes_around(plan, key[1])) == 1] or found
     if len(found) > 1:
         # a bare name would mean all of them again
@@ -447,22 +458,14 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     if node in plan.root.nodes:
         return node, plan.root.nodes[node].path("."), 1
     if is_undo(node):
-        ran = ", ".join(_text(ns) for ns in head.changed if is_undo(ns.node)) or "none"
+        ran = ", ".join(ns.text for ns in head.changed if is_undo(ns.node)) or "none"
         raise Refusal("unknown_node", f"the compensation {node} has not run; compensations that have: {ran}")
     there = ", ".join(list(plan.root.nodes)[:LISTED])
     raise Refusal("unknown_node", f"there is no node {node} in workflow {plan.definition.name}; it has {there}")
 
 
 def _has_begun(key: Instance, head: RunState) -> bool:
-    return any(_key(ns) == key for ns in head.changed)
-
-
-def _key(ns: NodeState) -> Instance:
-    return ns.node, ns.path, ns.visit
-
-
-def _text(ns: NodeState) -> str:
-    return instance_text(*_key(ns))
+    return any(ns.instance == key for ns in head.changed)
 
 
 def _shown(key: Instance) -> str:

@@ -30,9 +30,9 @@ from holdfast.model.naming import instance_text
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.timers import RUN_TIMEOUT
-from holdfast.rules import seams
+from holdfast.rules import cut_boundaries
+from holdfast.rules.branch_cut import TERMINAL
 from holdfast.rules.branches import REQUESTS, Opening
-from holdfast.rules.cutting import TERMINAL
 from holdfast.rules.questions import DEADLINE
 
 
@@ -100,7 +100,7 @@ def _stale(case: str, what: str, line: Sequence[ev.Entry], truth: RunState) -> F
         if type(e) is ev.NodeCompleted:
             return Finding(case, what, _cut(line[i]))
         if type(e) is ev.WaitClosed and e.outcome not in ev.UNANSWERED:
-            index, _ = seams.whole(truth.plan, truth.run_no, truth.run_id, line, i)
+            index, _ = cut_boundaries.whole(truth.plan, truth.run_no, truth.run_id, line, i)
             if index == i and _needs_more(line, e):
                 index -= 1
             return Finding(case, what, _cut(line[index]))
