@@ -53,12 +53,17 @@ def _told_to_nobody(self: Committer, function: Callable[[], None]) -> None:
     self._writer.put(job)
 
 
-_provide_undo = undoing.provide
+@contextmanager
+def _undo_anew() -> Iterator[None]:
+    """The second list replaces the first one, and lists what was undone since."""
+    provide = undoing.provide
 
+    def replace(d: Any, c: cmd.ProvideUndo) -> None:
+        d.state.undo = None
+        provide(d, c)
 
-def _undo_anew(d: Any, c: cmd.ProvideUndo) -> None:
-    d.state.undo = None
-    _provide_undo(d, c)
+    with mock.patch.object(undoing, "provide", replace), mock.patch.object(undoing, "_is_settled", return_value=False):
+        yield
 
 
 def _run_again_and_again(self: BodyPort, key: tuple[str, str], evicted: bool = False) -> None:
@@ -102,7 +107,7 @@ FOUND = [
         "what there is to undo was brought twice, and the second list began with what was undone already",
         scenarios.compensated,
         "0/11.1",
-        lambda: mock.patch.object(undoing, "provide", _undo_anew),
+        _undo_anew,
         {"cancel_after": "xp_book_2"},
     ),
     Found(
