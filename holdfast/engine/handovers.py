@@ -8,10 +8,10 @@ Never: writes (committer).
 from __future__ import annotations
 
 import asyncio
-import selectors
 import signal
 import threading
 
+from holdfast.engine.asyncio_internals import watches_only_itself
 from holdfast.store.row_types import Commit
 
 SLOW_SECONDS = 0.002
@@ -55,11 +55,7 @@ def is_small(commit: Commit) -> bool:
 def nobody_listens(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether a loop watches no socket and no pipe but its own: while it writes nobody outside is kept waiting. Of a
     loop that cannot be asked nobody knows."""
-    selector = getattr(loop, "_selector", None)
-    if not isinstance(selector, selectors.BaseSelector):
-        return False
-    watched = selector.get_map()
-    return watched is not None and len(watched) == 1  # by which threads wake it
+    return watches_only_itself(loop)
 
 
 def may_be_interrupted() -> bool:

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from holdfast.engine.asyncio_internals import abandon
+
 R = TypeVar("R")
 log = logging.getLogger("holdfast.engine")
 LEAVING_SECONDS = 1.0
 """Bodies have had their grace time before; this is for what they have started beside themselves."""
-_left: list[asyncio.Task[Any]] = []
-"""Kept until the process ends: asyncio complains of a pending task that is destroyed."""
 
 
 def run(main: Coroutine[Any, Any, R]) -> R:
@@ -40,5 +40,4 @@ async def _alone_at_the_end(main: Coroutine[Any, Any, R]) -> R:
 
 def _leave(task: asyncio.Task[Any]) -> None:
     log.warning("%s goes on although it was cancelled, and is left", task.get_name())
-    _left.append(task)
-    asyncio.tasks._unregister_task(task)  # what a loop does not know it does not wait for
+    abandon(task)

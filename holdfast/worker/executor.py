@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.engine import crash_points
+from holdfast.engine import asyncio_internals, crash_points
 from holdfast.engine.ports import Attempt
 from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
@@ -69,6 +69,7 @@ class LocalExecutor:
         self._loop = loop
         self._given_up.on_change = threads_lost
         tasks.install(loop)
+        asyncio_internals.shows_waits()  # a warning comes when the engine opens, not when a body waits
 
     def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         return asyncio.Task(work, loop=self._loop)
