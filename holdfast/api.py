@@ -1,6 +1,7 @@
 """The public API in one place: loaded when the first name of `holdfast` is used, so that commands start quickly."""
 
-from holdfast.authoring.graph import (
+from holdfast.authoring.builtin_nodes import ask, goto, pend, receive, sleep, ticket
+from holdfast.authoring.control_flow import (
     any_of,
     contains,
     failed,
@@ -16,10 +17,8 @@ from holdfast.authoring.graph import (
     var,
     when,
 )
-from holdfast.authoring.nodes import Node, node
-from holdfast.authoring.scopes import loop, map
-from holdfast.authoring.tickets import goto, ticket
-from holdfast.authoring.waiting import ask, pend, receive, sleep
+from holdfast.authoring.maps_and_loops import loop, map
+from holdfast.authoring.node_decorator import Node, node
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run

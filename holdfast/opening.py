@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.authoring import code
+from holdfast.authoring import functions
 from holdfast.engine import loops
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import from_environment
@@ -169,7 +169,7 @@ async def _run(
 ) -> R:
     async with open_engine(db, recover=False) as engine:
         engine.committer.wait_when_full = False
-        if (file := code.source_file(workflow.fn)) and outlives_process(db or default_url()):
+        if (file := functions.source_file(workflow.fn)) and outlives_process(db or default_url()):
             trust.remember(engine.store_id, [file])  # the user has run this file on this database
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
         try:

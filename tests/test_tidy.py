@@ -108,18 +108,13 @@ PRIVATE_NAMES: set[str] = {
 """Other modules that do."""
 
 REPEATED_FILE_NAMES: set[str] = {
-    "branches.py",
     "branching.py",
     "child.py",
     "events.py",
-    "graph.py",
     "inbox.py",
-    "nodes.py",
     "requests.py",
-    "scopes.py",
     "settings.py",
     "trust.py",
-    "waiting.py",
     "why.py",
 }
 """File names that more than one package of holdfast has."""

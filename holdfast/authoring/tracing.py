@@ -1,23 +1,30 @@
 """Tracing: the graph that is being built while a workflow function runs once.
 
-Owns: the trace (ids, phases, variables) and its frames (the workflow's body and those of maps and loops), and adding
-nodes to them under the conditions, lanes and phases that are open.
-Never: knows functions (see nodes.py, workflows.py) or what an operator means (see refs.py).
+Owns: the trace (ids, phases, variables) and its frames (the workflow's body and those of maps and loops); adding nodes
+to them under the conditions, lanes and phases that are open; what may be said about a call before it is made
+(`x.named("id")`, `x.after(ref)`, `x.delayed("5m")`); what is checked once the function has returned.
+Never: knows functions (node_decorator.py, workflows.py) or what an operator means (refs.py).
 Invariant: a node's id is given once per workflow; a reference is only used where its value can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, Self
 
-from holdfast.authoring.refs import Ref, close_matches, expression, frame_of, refs_in, trace_error
+import msgspec
+
+from holdfast.authoring import functions
+from holdfast.authoring.refs import Ref, close_matches, expression, frame_of, refs_in, trace_error, type_of
 from holdfast.model.current import current_body
 from holdfast.model.definition import NodeDef, Phase
-from holdfast.model.errors import UsageError
-from holdfast.model.expressions import Expr, nodes_of
+from holdfast.model.errors import TraceError, UsageError
+from holdfast.model.expressions import CHOICES, Expr, nodes_of, operands
+from holdfast.model.policies import delay_seconds
 
 SCOPE_DEPTH_MAX: Final = 20
 """Maps and loops inside each other; a body that maps over itself ends with a clear error."""
@@ -203,3 +210,102 @@ def tracing(trace: Trace) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+# --- calls in a graph --------------------------------------------------------------------------------------------
+
+
+class Placed:
+    """Something that becomes a node when it is called while tracing."""
+
+    explicit_id = ""
+    """The id that the author gave; empty: one is made from the name."""
+    after_refs: tuple[Any, ...] = ()
+    """What must be settled first, without data."""
+    delay_seconds: float | None = None
+    """How long it is put off; None: as it was declared."""
+
+    def named(self, node_id: str) -> Self:
+        """The same under an id of its own: `charge.named("charge_again")(order)`."""
+        configured = copy.copy(self)
+        configured.explicit_id = node_id
+        return configured
+
+    def after(self, *refs: Any) -> Self:
+        """The same, started only when what `refs` came from is settled: `ship.after(label)(order)`."""
+        configured = copy.copy(self)
+        configured.after_refs = (*self.after_refs, *refs)
+        return configured
+
+    def delayed(self, duration: float | str | timedelta) -> Self:
+        """The same, started that long after everything it needs is there: `remind.delayed("2d")(order)`. The delay is
+        durable, and the run costs a row meanwhile."""
+        configured = copy.copy(self)
+        configured.delay_seconds = delay_seconds(duration, "delay")
+        return configured
+
+
+# --- once the function has returned ------------------------------------------------------------------------------
+
+
+def check_result(trace: Trace, result: Expr, fn: Callable[..., Any]) -> None:
+    """Refuse a result that lies in one branch only of a route that has several, unless hf.first or hf.some chose it.
+
+    That is what a name bound once in each branch looks like: the last branch would win, and the others give null.
+    """
+    populated: dict[str, set[str]] = {}
+    for branches in trace.branches.values():
+        for route, branch in branches:
+            populated.setdefault(route, set()).add(branch)
+    returned: dict[str, dict[str, str]] = {}
+    for node_id in _read_directly(result):
+        for route, branch in trace.branches.get(node_id, ()):
+            returned.setdefault(route, {})[branch] = node_id
+    for route, branches_of_route in returned.items():
+        if len(branches_of_route) == 1 and len(populated[route]) > 1:
+            ((branch, node_id),) = branches_of_route.items()
+            raise TraceError(
+                f"{functions.describe(fn)}: {fn.__qualname__} returns {node_id!r}, which runs only in the branch "
+                f"{branch!r} of a route; give each branch a name of its own and return hf.first(a, b, ...), or "
+                f"hf.first({node_id}, None) if the others give nothing"
+            )
+
+
+def order_phases(trace: Trace) -> tuple[NodeDef, ...]:
+    """The workflow's nodes, those of `hf.phase("b", after="a")` ordered after all of a."""
+    nodes = trace.top.nodes
+    for phase in trace.phases.values():
+        if phase.after is None:
+            continue
+        before = tuple(n.id for n in nodes if n.phase == phase.after)
+        nodes = [
+            msgspec.structs.replace(n, after=tuple(dict.fromkeys(n.after + before)) if n.after else before)
+            if n.phase == phase.name
+            else n
+            for n in nodes
+        ]
+    return tuple(nodes)
+
+
+def result_annotation(returned: Any) -> Any:
+    """What the result is decoded by when the function says nothing: the type of the reference it returned, or null."""
+    if not isinstance(returned, Ref):
+        return Any
+    kind = type_of(returned)
+    try:
+        return Any if kind is Any else kind | None
+    except TypeError:
+        return Any
+
+
+def _read_directly(expr: Expr) -> list[str]:
+    found: list[str] = []
+    stack = [expr]
+    while stack:
+        e = stack.pop()
+        if not isinstance(e, list) or e[0] in CHOICES or e[0] in {"skipped", "failed"}:
+            continue
+        if e[0] == "node":
+            found.append(e[1])
+        stack.extend(operands(e))
+    return found

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.authoring import code, results, signatures, tracing
-from holdfast.authoring.nodes import Ctx, Duration, bound_expressions, check_function
-from holdfast.authoring.placed import Placed
+from holdfast.authoring import functions, tracing
+from holdfast.authoring.functions import CHILD_OPTIONS, RESERVED_INPUTS, Signature
+from holdfast.authoring.node_decorator import Ctx, Duration, bound_expressions, check_function
 from holdfast.authoring.refs import Ref, trace_error
-from holdfast.authoring.signatures import CHILD_OPTIONS, RESERVED_INPUTS, Signature
+from holdfast.authoring.tracing import Placed
 from holdfast.model import handlers, validation
 from holdfast.model.canonical import input_schema
 from holdfast.model.current import current_body
@@ -54,7 +54,7 @@ class Workflow(Placed, Generic[P, R]):
         self.variables = dict(variables)
         self.tickets = dict(tickets or {})
         self.is_code = inspect.iscoroutinefunction(fn)
-        self.handler_name = code.handler_name(fn)
+        self.handler_name = functions.handler_name(fn)
         """Durable code: the handler that runs the function itself."""
         self._names = names or {}
         self._registered: RegisteredWorkflow | None = None
@@ -83,7 +83,7 @@ class Workflow(Placed, Generic[P, R]):
     @functools.cached_property
     def signature(self) -> Signature:
         """What the function takes without ctx, read at first use."""
-        return signatures.read(self.fn, self._names)
+        return functions.signature_of(self.fn, self._names)
 
     @functools.cached_property
     def handler(self) -> Handler:
@@ -96,8 +96,8 @@ class Workflow(Placed, Generic[P, R]):
             takes_ctx=True,
             params=signature.params,
             returns=signature.returns,
-            fingerprint=code.fingerprint(self.fn),
-            code=code.location(self.fn),
+            fingerprint=functions.fingerprint(self.fn),
+            code=functions.location(self.fn),
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -145,7 +145,7 @@ class Workflow(Placed, Generic[P, R]):
             raise validation.error(definition, problems)
         return RegisteredWorkflow(
             definition=definition,
-            code=code.location(self.fn),
+            code=functions.location(self.fn),
             params=self.signature.params,
             returns=returns,
             variables=self.variables,
@@ -173,12 +173,12 @@ class Workflow(Placed, Generic[P, R]):
             result = trace.expr(returned, what="the result")
         if inspect.isawaitable(returned) and not isinstance(returned, Ref):
             raise trace_error(f"{self.fn.__qualname__} returned something to await; a graph's function is a plain one")
-        results.check(trace, result, self.fn)
-        nodes = results.order_phases(trace)
+        tracing.check_result(trace, result, self.fn)
+        nodes = tracing.order_phases(trace)
         definition = self._definition(
             kind="graph", nodes=nodes, result=result, phases=tuple(trace.phases.values()), variables=self._schemas()
         )
-        return definition, results.annotation(returned)
+        return definition, tracing.result_annotation(returned)
 
     def _definition(self, **parts: Any) -> Definition:
         signature = self.signature
@@ -268,8 +268,8 @@ def _check_rival(workflow: Workflow[..., Any], rival: Workflow[..., Any] | None)
     if theirs.content_hash() != ours.definition.content_hash():
         workflow._registered = None
         raise DefinitionError(
-            f"two workflows are called {workflow.name!r}: {rival.handler_name} ({code.describe(rival.fn)}) and "
-            f"{workflow.handler_name} ({code.describe(workflow.fn)}); give one of them @hf.workflow(name=...)"
+            f"two workflows are called {workflow.name!r}: {rival.handler_name} ({functions.describe(rival.fn)}) and "
+            f"{workflow.handler_name} ({functions.describe(workflow.fn)}); give one of them @hf.workflow(name=...)"
         )
 
 
@@ -374,9 +374,9 @@ def _decorate(
     check_function(fn, "workflow")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise UsageError(f"{fn.__qualname__} is a generator; a workflow returns its result (streams come from nodes)")
-    names = signatures.enclosing_names(fn, sys._getframe(2))
+    names = functions.enclosing_names(fn, sys._getframe(2))
     listed = list(inspect.signature(fn).parameters)
-    with_ctx = signatures.takes_ctx(fn, names)
+    with_ctx = functions.takes_ctx(fn, names)
     if inspect.iscoroutinefunction(fn) and not with_ctx:
         raise UsageError(_no_ctx(fn))
     reserved = sorted(RESERVED_INPUTS & set(listed[with_ctx:]))

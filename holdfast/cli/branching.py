@@ -23,7 +23,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from holdfast.model.errors import UsageError
 from holdfast.opening import open_engine
-from holdfast.rules.branches import Asked
+from holdfast.rules.branch_opening import Asked
 from holdfast.store.row_types import RunRow
 
 ACTOR = "command line"

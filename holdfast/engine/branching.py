@@ -37,8 +37,8 @@ from holdfast.model.errors import (
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.naming import derived
 from holdfast.model.state import RunState
-from holdfast.rules import branch_cut, branches, previews
-from holdfast.rules.branches import Asked, Opening, Preview
+from holdfast.rules import branch_cut, branch_opening, previews
+from holdfast.rules.branch_opening import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.store.records import state_rows
 from holdfast.store.records.journal import History
@@ -201,10 +201,10 @@ class Branching:
             Draft(current, self._engine.clock.now(), self._engine.clock.elapsed()),
             plan.base(row.run_no, row.run_id),
         )
-        request = branches.REQUESTS[kind]
+        request = branch_opening.REQUESTS[kind]
         asked = request(plan.opening.target, plan.branch.branch, None, plan.asked.actor)
-        branches.leave(draft, base, asked, same_keys=plan.branch.key_epoch == current.fold.key_epoch)
-        branches.begin(draft, base, plan.opening, plan.branch, plan.asked.edits)
+        branch_opening.leave(draft, base, asked, same_keys=plan.branch.key_epoch == current.fold.key_epoch)
+        branch_opening.begin(draft, base, plan.opening, plan.branch, plan.asked.edits)
         return draft
 
     def _commit(self, plan: Plan, message: MessageRow) -> Commit:
@@ -287,7 +287,7 @@ class Branching:
         base.format = plan.history.row.format  # their journals share their beginning
         created = _created(plan, base)
         edits = msgspec.structs.replace(plan.asked.edits, input={})  # its own first event holds it
-        branches.begin(draft, base, plan.opening, plan.branch, edits, created)
+        branch_opening.begin(draft, base, plan.opening, plan.branch, edits, created)
         made = state_rows.run_row(base, 1, None, created.input_hash, None, run_no)
         commit = self.opening(made, draft, plan.branch, plan.history.row.run_no)
         # what the other run waits for is the other's: nothing of it is taken over, so there is nothing to close

@@ -21,10 +21,10 @@ from holdfast.engine.inbox import message_rows
 from holdfast.engine.rebuilding import Difference, LowToken
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTransition, NewerFormat, Refused
-from holdfast.model.graph import Plan
 from holdfast.model.lineage import carried, fold, inherited
+from holdfast.model.plans import Plan
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.rules import body_reports, branches, recovery_cases, runs
+from holdfast.rules import body_reports, branch_opening, recovery_cases, runs
 from holdfast.rules.draft import Draft
 from holdfast.rules.recovery_cases import Finding, NothingStable
 from holdfast.store.contract import Store
@@ -242,7 +242,7 @@ class Catalogue:
         kept = inherited(line, branch, plan)
         base = fold(plan, row.run_no, row.run_id, kept)
         draft = Draft(truth, engine.clock.now(), engine.clock.elapsed())
-        branches.begin(draft, base, opening, branch, branches.Edits())
+        branch_opening.begin(draft, base, opening, branch, branch_opening.Edits())
         draft.emit(ev.RunRecovered(finding.case, row.branch, branch.branch, opening.cutoff_seq, finding.what))
         if message is not None:
             draft.emit(ev.MessageConsumed(message.message_id, message.kind))

@@ -22,7 +22,7 @@ from holdfast.model.errors import LeaseLost, Refused, Suspended
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules import nodes
-from holdfast.rules.branches import Asked
+from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.state_rows import state_from_rows
 from holdfast.store.row_types import RunRow
 

@@ -14,13 +14,13 @@ from holdfast.engine.orders import Inputs
 from holdfast.model import answers, handlers, values
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode
-from holdfast.model.graph import NodePlan, Plan
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.naming import instance_text
+from holdfast.model.plans import NodePlan, Plan
 from holdfast.model.references import capture, captured, check_size
 from holdfast.model.state import RunState
 from holdfast.rules.branch_cut import find
-from holdfast.rules.branches import AnswerEdit, Edits
+from holdfast.rules.branch_opening import AnswerEdit, Edits
 from holdfast.rules.draft import Refusal
 from holdfast.store.records.journal import History
 from holdfast.store.records.stored_values import held_value

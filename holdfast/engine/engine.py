@@ -48,8 +48,8 @@ from holdfast.engine.versions import Versions
 from holdfast.engine.writers import TwoWriterThreads, Writer, WriterThread
 from holdfast.model import capabilities, handlers, texts
 from holdfast.model.errors import HoldfastError, LeaseLost, Refused, StoreDamaged, StoreError, UsageError
-from holdfast.model.graph import Plan
 from holdfast.model.handlers import Handler
+from holdfast.model.plans import Plan
 from holdfast.model.policies import seconds
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.run.actor import Life, RunActor
-from holdfast.model.graph import Plan, handlers_of
 from holdfast.model.limits import GIVEN_UP_THREADS_MAX
+from holdfast.model.plans import Plan, handlers_of
 from holdfast.model.statuses import NodeStatus
 
 if TYPE_CHECKING:

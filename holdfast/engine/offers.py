@@ -9,7 +9,7 @@ import logging
 
 from holdfast.model import handlers
 from holdfast.model.capabilities import EngineCapabilities
-from holdfast.model.graph import handlers_of
+from holdfast.model.plans import handlers_of
 
 log = logging.getLogger("holdfast.engine")
 

@@ -16,9 +16,9 @@ from holdfast.model import handlers, values
 from holdfast.model.canonical import InputForm
 from holdfast.model.definition import Settings
 from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
-from holdfast.model.graph import Plan
 from holdfast.model.handlers import Parameter, RegisteredWorkflow
 from holdfast.model.limits import NAME_LENGTH_MAX
+from holdfast.model.plans import Plan
 from holdfast.model.references import capture, check_size
 from holdfast.model.state import code_hash
 from holdfast.model.validation import check_settings

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.model.commands import BodyDied, NewChild
 from holdfast.model.definition import NodeDef
-from holdfast.model.graph import Capture, Plan
 from holdfast.model.handlers import Handler
+from holdfast.model.plans import Capture, Plan
 
 T = TypeVar("T")
 Done = Callable[[Any, BaseException | None], None]

@@ -19,9 +19,9 @@ from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
 from holdfast.model.errors import HoldfastError
 from holdfast.model.expressions import part_of
-from holdfast.model.graph import Plan, reading
 from holdfast.model.limits import INLINE_LIMIT_BYTES, UNDO_PORTION
 from holdfast.model.naming import Instance, is_undo, step_path, undone_by
+from holdfast.model.plans import Plan, reading
 from holdfast.model.references import locate
 from holdfast.model.state import OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus

@@ -30,7 +30,7 @@ from holdfast.model.errors import (
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
 from holdfast.model.views import EventView, Wait, wait_ended_by, wait_words
-from holdfast.rules.branches import Asked
+from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
 from holdfast.store.row_types import RunRow

@@ -34,10 +34,10 @@ from holdfast.model.errors import (
     StoreDamaged,
     UsageError,
 )
-from holdfast.model.graph import Plan
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.limits import CHILD_DEPTH_MAX
 from holdfast.model.naming import unique
+from holdfast.model.plans import Plan
 from holdfast.model.state import RunState, code_hash
 from holdfast.rules.draft import ChildToCreate
 from holdfast.store.row_types import RunRow

@@ -9,7 +9,7 @@ from holdfast.engine.committer import Committer
 from holdfast.model import handlers
 from holdfast.model.definition import Definition
 from holdfast.model.errors import CorruptJournal
-from holdfast.model.graph import Plan
+from holdfast.model.plans import Plan
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import Plans
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.inspect import run_views
 from holdfast.model.views import EventView, iso, when
-from holdfast.rules.branches import REQUESTS
+from holdfast.rules.branch_opening import REQUESTS
 from holdfast.store.contract import Store
 from holdfast.store.records.expected_rows import Register
 from holdfast.store.records.journal import History

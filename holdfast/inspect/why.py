@@ -24,9 +24,9 @@ from holdfast.model import events as ev
 from holdfast.model.capabilities import EngineCapabilities
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import CorruptJournal, DefinitionError, NewerFormat
-from holdfast.model.graph import handlers_of
 from holdfast.model.limits import SUSPECT_RECOVERIES, WHY_NAMED_MAX
 from holdfast.model.naming import instance_text
+from holdfast.model.plans import handlers_of
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.views import Wait, humanize_duration, wait_ended_by
 from holdfast.store.contract import Store

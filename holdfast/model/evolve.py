@@ -17,8 +17,8 @@ from holdfast.model import references
 from holdfast.model.definition import Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
 from holdfast.model.fold import Counters, GivenAnswer, Ticket
-from holdfast.model.graph import reading, step_undo_plan
 from holdfast.model.naming import instance_text, is_undo, parse_instance, paths_inside, undone_by
+from holdfast.model.plans import reading, step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 from holdfast.model.timers import RUN_TIMEOUT, Elapsed

@@ -2,7 +2,7 @@
 
 Owns: which events of a journal belong to a branch (its parent's lineage up to the cut-off, less what it drops, less the
 ends of what it reopens, then its own), and folding them into a state.
-Never: opens a branch (rules/branches.py), reads the store.
+Never: opens a branch (rules/branch_opening.py), reads the store.
 Invariants: no event is copied or changed; two branches share what lies before their cut-off.
 """
 
@@ -16,8 +16,8 @@ import msgspec
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import evolve
-from holdfast.model.graph import NodePlan, Plan, ScopePlan
 from holdfast.model.naming import ROOT, Instance, is_undo, key_of, parse_instance, paths_inside, segments
+from holdfast.model.plans import NodePlan, Plan, ScopePlan
 from holdfast.model.state import Key, RunState
 
 ROOT_BRANCH = 1

@@ -28,8 +28,8 @@ from holdfast.model.expressions import (
     pointer,
     wanted_of,
 )
-from holdfast.model.graph import Capture
 from holdfast.model.limits import CAPTURED_BYTES_MAX
+from holdfast.model.plans import Capture
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ import msgspec
 from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
 from holdfast.model.fold import Counters, Fold
-from holdfast.model.graph import NodePlan, Plan, ScopePlan, step_undo_plan
 from holdfast.model.naming import (
     ROOT,
     Instance,
@@ -33,6 +32,7 @@ from holdfast.model.naming import (
     undoes_step,
     undone_by,
 )
+from holdfast.model.plans import NodePlan, Plan, ScopePlan, step_undo_plan
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.model.timers import Elapsed, belongs_to, due, start_timer
 

@@ -1,7 +1,7 @@
 """Cutting: where a new line of history leaves the old one.
 
 Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused.
-Never: writes an event (branches.py), says what it comes to before it is done (previews.py), reads the journal: it is
+Never: writes an event (branch_opening.py), says what it comes to before it is done (previews.py), reads the journal: it is
 handed over, folded.
 Invariants: what was completed and is not downstream of something dropped stays completed, whenever it completed.
 """
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.model import events as ev
 from holdfast.model.expressions import nodes_of
-from holdfast.model.graph import Plan
 from holdfast.model.lineage import Dropped, scopes_around
 from holdfast.model.naming import (
     Instance,
@@ -26,10 +25,11 @@ from holdfast.model.naming import (
     undoes_step,
     undone_by,
 )
+from holdfast.model.plans import Plan
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import body_reports, cut_boundaries
-from holdfast.rules.branches import REQUESTS, Asked, Edits, Opening
+from holdfast.rules.branch_opening import REQUESTS, Asked, Edits, Opening
 from holdfast.rules.draft import Refusal
 
 START = "start"

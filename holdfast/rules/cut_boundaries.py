@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.model import events as ev
-from holdfast.model.graph import Plan
 from holdfast.model.lineage import fold
 from holdfast.model.naming import ROOT, paths_inside
+from holdfast.model.plans import Plan
 from holdfast.model.state import Key, NodeState, RunState
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules.questions import DEADLINE

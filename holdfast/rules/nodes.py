@@ -14,9 +14,9 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.fold import Ticket
-from holdfast.model.graph import NodePlan, condition_left
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.naming import instance_text, is_undo
+from holdfast.model.plans import NodePlan, condition_left
 from holdfast.model.references import (
     ABSENT,
     PENDING,

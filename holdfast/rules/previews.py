@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import nodes_of
-from holdfast.model.graph import NodePlan, Plan, condition_left
 from holdfast.model.lineage import Branch, fold, inherited
 from holdfast.model.naming import Instance, is_undo, parse_instance, paths_inside
+from holdfast.model.plans import NodePlan, Plan, condition_left
 from holdfast.model.references import evaluate_captured
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
-from holdfast.rules.branches import Edits, Opening, Preview
+from holdfast.rules.branch_opening import Edits, Opening, Preview
 
 
 def preview(

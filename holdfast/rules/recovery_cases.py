@@ -32,7 +32,7 @@ from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import cut_boundaries
 from holdfast.rules.branch_cut import TERMINAL
-from holdfast.rules.branches import REQUESTS, Opening
+from holdfast.rules.branch_opening import REQUESTS, Opening
 from holdfast.rules.questions import DEADLINE
 
 

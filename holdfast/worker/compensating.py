@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.authoring import signatures
-from holdfast.authoring.nodes import Node
+from holdfast.authoring import functions
+from holdfast.authoring.node_decorator import Node
 from holdfast.model import events as ev
 from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput
 from holdfast.model.handlers import inputs_taken
@@ -61,7 +61,7 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
             node=_NO_NAME.sub("_", node.base_id),
             uses=undo.name,
             retry=_as_stored(undo.options.retry),
-            accepts_none=signatures.accepts_none(undo.signature),
+            accepts_none=functions.accepts_none(undo.signature),
             idempotent=undo.options.idempotent,
             timeout=undo.options.timeout,
             heartbeat=undo.options.heartbeat,

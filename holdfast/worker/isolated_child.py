@@ -33,9 +33,9 @@ from holdfast.engine.step_places import Granted
 from holdfast.model import commands as cmd
 from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, Suspended
-from holdfast.model.graph import compile_definition
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import ISOLATED_PROGRESS_SECONDS, ISOLATED_THREADS_SECONDS
+from holdfast.model.plans import compile_definition
 from holdfast.model.values import encode
 from holdfast.worker import wire
 from holdfast.worker.activation import Activation

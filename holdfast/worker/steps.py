@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.authoring import code, signatures
+from holdfast.authoring import functions
 from holdfast.authoring.workflows import Workflow
 from holdfast.engine.ports import Releasable, settle
 from holdfast.model import commands as cmd
@@ -321,13 +321,13 @@ def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[An
 
 def _name(fn: Any) -> str:
     """How the journal names a function, or an object that can be called: by its class."""
-    return code.handler_name(fn if hasattr(fn, "__qualname__") else type(fn))
+    return functions.handler_name(fn if hasattr(fn, "__qualname__") else type(fn))
 
 
 def _signature(fn: Any) -> tuple[bool, bool, Any]:
     """Whether it takes a ctx, whether an `hf.Current`, and what it returns."""
     try:
-        found = signatures.read(fn, {})
+        found = functions.signature_of(fn, {})
     except ValueError:  # a function of C that does not tell, such as time.time
         return False, False, Any
     return found.takes_ctx, found.takes_current, found.returns

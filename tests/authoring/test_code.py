@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.authoring import code
-from holdfast.authoring.nodes import node
+from holdfast.authoring import functions
+from holdfast.authoring.node_decorator import node
 
 
 def load(path: Path, source: str, name: str = "shop") -> ModuleType:
@@ -33,7 +33,9 @@ def charge(order):
 
 
 def prints(tmp_path: Path, *sources: str) -> list[str]:
-    return [code.fingerprint(load(tmp_path / f"m{i}.py", source, f"m{i}").charge) for i, source in enumerate(sources)]
+    return [
+        functions.fingerprint(load(tmp_path / f"m{i}.py", source, f"m{i}").charge) for i, source in enumerate(sources)
+    ]
 
 
 def test_comments_docstrings_layout_and_decorators_do_not_change_the_fingerprint(tmp_path: Path) -> None:
@@ -66,9 +68,9 @@ def test_other_code_gives_another_fingerprint(tmp_path: Path) -> None:
 def test_a_function_without_source_still_has_a_fingerprint() -> None:
     space: dict[str, Any] = {}
     exec("def f(x):\n    return x + 1\ndef g(x):\n    return x + 2\n", space)  # noqa: S102 - what a REPL does
-    assert code.fingerprint(space["f"]) != code.fingerprint(space["g"])
-    assert code.fingerprint(space["f"]) == code.fingerprint(space["f"])
-    assert code.location(space["f"]).kind == "process"
+    assert functions.fingerprint(space["f"]) != functions.fingerprint(space["g"])
+    assert functions.fingerprint(space["f"]) == functions.fingerprint(space["f"])
+    assert functions.location(space["f"]).kind == "process"
 
 
 def test_a_module_on_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: Any) -> None:
@@ -77,14 +79,14 @@ def test_a_module_on_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: 
     (tmp_path / "pack" / "shop.py").write_text(BASE)
     monkeypatch.syspath_prepend(tmp_path)
     shop = importlib.import_module("pack.shop")
-    found = code.location(shop.charge)
+    found = functions.location(shop.charge)
     assert (found.kind, found.module, found.name) == ("module", "pack.shop", "charge")
     assert (found.sys_path, found.file) == (str(tmp_path), str(tmp_path / "pack" / "shop.py"))
-    assert code.handler_name(shop.charge) == "pack.shop.charge"
+    assert functions.handler_name(shop.charge) == "pack.shop.charge"
 
 
 def test_a_file_off_the_path_is_found_by_its_file(tmp_path: Path) -> None:
-    found = code.location(load(tmp_path / "shop.py", BASE).charge)
+    found = functions.location(load(tmp_path / "shop.py", BASE).charge)
     assert (found.kind, found.file, found.sys_path) == ("file", str(tmp_path / "shop.py"), str(tmp_path))
 
 

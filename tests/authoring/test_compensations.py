@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring.nodes import node
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 from holdfast.model.current import BodyContext
 from holdfast.model.errors import DefinitionError

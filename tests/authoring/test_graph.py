@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.authoring import graph as hf
-from holdfast.authoring.nodes import node
+from holdfast.authoring import control_flow as hf
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 from holdfast.model.definition import Definition, Phase
 from holdfast.model.errors import DefinitionError, TraceError, UsageError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast.api  # noqa: F401 - it says which context a direct call of a function is given
-from holdfast.authoring.nodes import Node, node
+from holdfast.authoring.node_decorator import Node, node
 from holdfast.authoring.workflows import workflow
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, current_body

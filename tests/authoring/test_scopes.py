@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring import graph as hf
-from holdfast.authoring import scopes
-from holdfast.authoring.nodes import node
+from holdfast.authoring import control_flow as hf
+from holdfast.authoring import maps_and_loops
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 from holdfast.model.current import BodyContext
 from holdfast.model.definition import Definition, NodeDef, decode
@@ -69,7 +69,7 @@ def node_of(definition: Definition, node_id: str) -> NodeDef:
 
 def test_a_map_over_a_node_has_one_inner_node_of_the_same_id() -> None:
     def build(items: list[str], name: str) -> Any:
-        return scopes.map(pick, items, limit=8, errors="collect", shelf=shelf_of(name))
+        return maps_and_loops.map(pick, items, limit=8, errors="collect", shelf=shelf_of(name))
 
     definition = graph_of(build)
     found = node_of(definition, "pick")
@@ -88,7 +88,7 @@ def test_a_map_over_a_node_has_one_inner_node_of_the_same_id() -> None:
 
 
 def test_a_default_of_the_mapped_node_is_stored_in_the_inner_node() -> None:
-    found = node_of(graph_of(lambda items: scopes.map(pick.named("picked"), items)), "picked")
+    found = node_of(graph_of(lambda items: maps_and_loops.map(pick.named("picked"), items)), "picked")
     assert found.args == {}
     assert found.body is not None
     assert found.body.nodes[0].args == {"item": ["param", "picked", "item"], "shelf": 1}
@@ -96,7 +96,7 @@ def test_a_default_of_the_mapped_node_is_stored_in_the_inner_node() -> None:
 
 def test_the_result_of_a_map_is_a_list() -> None:
     def build(items: list[str]) -> Any:
-        picked = scopes.map(pick, items)
+        picked = maps_and_loops.map(pick, items)
         return total(picked), picked[0]
 
     definition = graph_of(build)
@@ -107,7 +107,7 @@ def test_the_result_of_a_map_is_a_list() -> None:
 def test_conditions_and_phases_stand_on_the_map_and_not_inside() -> None:
     def build(items: list[str]) -> Any:
         with hf.phase("p"), hf.when(hf.size(items) > 1):
-            scopes.map(pick, items)
+            maps_and_loops.map(pick, items)
 
     found = node_of(graph_of(build), "pick")
     assert found.body is not None
@@ -124,7 +124,7 @@ def test_a_traced_body_names_its_scope_and_numbers_its_nodes_with_all_others() -
 
     def build(items: list[str], name: str) -> Any:
         improve(name)
-        return scopes.map(polish, items, shelf=shelf_of(name))
+        return maps_and_loops.map(polish, items, shelf=shelf_of(name))
 
     found = node_of(graph_of(build), "polish")
     assert found.body is not None
@@ -137,7 +137,7 @@ def test_a_traced_body_names_its_scope_and_numbers_its_nodes_with_all_others() -
 def test_a_body_may_read_what_encloses_it() -> None:
     def build(items: list[str], name: str) -> Any:
         shelf = shelf_of(name)
-        return scopes.map(lambda item: pick(item, shelf), items)
+        return maps_and_loops.map(lambda item: pick(item, shelf), items)
 
     found = node_of(graph_of(build), "map")
     assert found.body is not None
@@ -146,16 +146,16 @@ def test_a_body_may_read_what_encloses_it() -> None:
 
 def test_maps_nest() -> None:
     def row(cells: list[str]) -> Any:
-        return scopes.map(lambda cell: pick(cell), cells)
+        return maps_and_loops.map(lambda cell: pick(cell), cells)
 
-    found = node_of(graph_of(lambda rows: scopes.map(row, rows)), "row")
+    found = node_of(graph_of(lambda rows: maps_and_loops.map(row, rows)), "row")
     assert found.body is not None
     (inner,) = found.body.nodes
     assert (inner.id, inner.kind, inner.over) == ("map", "map", ["param", "row", "cells"])
 
 
 def test_a_map_over_a_workflow_makes_children() -> None:
-    found = node_of(graph_of(lambda texts: scopes.map(publish, texts, loud=True)), "publish")
+    found = node_of(graph_of(lambda texts: maps_and_loops.map(publish, texts, loud=True)), "publish")
     assert found.body is not None
     (inner,) = found.body.nodes
     assert (inner.id, inner.uses) == ("publish", "holdfast.child")
@@ -167,12 +167,12 @@ def test_a_map_over_a_workflow_makes_children() -> None:
     ("over", "expected"), [(["a", "b"], ["const", ["a", "b"]]), (("a",), ["const", ["a"]]), ([], ["const", []])]
 )
 def test_a_map_may_go_over_a_constant(over: Any, expected: Any) -> None:
-    assert node_of(graph_of(lambda: scopes.map(pick, over)), "pick").over == expected
+    assert node_of(graph_of(lambda: maps_and_loops.map(pick, over)), "pick").over == expected
 
 
 def test_a_map_may_go_over_references_and_a_range() -> None:
-    assert node_of(graph_of(lambda a: scopes.map(pick, [a, "b"])), "pick").over == ["list", ["input", "a"], "b"]
-    assert node_of(graph_of(lambda: scopes.map(step, range(3))), "step").over == ["const", [0, 1, 2]]
+    assert node_of(graph_of(lambda a: maps_and_loops.map(pick, [a, "b"])), "pick").over == ["list", ["input", "a"], "b"]
+    assert node_of(graph_of(lambda: maps_and_loops.map(step, range(3))), "step").over == ["const", [0, 1, 2]]
 
 
 def test_a_reference_from_inside_a_body_cannot_be_used_outside() -> None:
@@ -183,7 +183,7 @@ def test_a_reference_from_inside_a_body_cannot_be_used_outside() -> None:
         return leaked[0]
 
     def build(items: list[str]) -> Any:
-        scopes.map(body, items)
+        maps_and_loops.map(body, items)
         return judge(leaked[0])
 
     with pytest.raises(TraceError, match="lies inside the body of 'body'"):
@@ -193,7 +193,7 @@ def test_a_reference_from_inside_a_body_cannot_be_used_outside() -> None:
 def test_after_on_a_mapped_node_stands_on_the_map() -> None:
     def build(items: list[str], name: str) -> Any:
         shelf = shelf_of(name)
-        return scopes.map(pick.after(shelf), items)
+        return maps_and_loops.map(pick.after(shelf), items)
 
     found = node_of(graph_of(build), "pick")
     assert found.after == ("shelf_of",)
@@ -212,25 +212,25 @@ def takes_ctx(ctx: Context, item: str) -> str: ...
 
 
 def endless(items: Any) -> Any:
-    return scopes.map(endless, items)
+    return maps_and_loops.map(endless, items)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda x: scopes.map(lambda item: item, x), "calls no node"),
-        (lambda x: scopes.map(lambda: shelf_of("a"), x), "no parameter for the item"),
-        (lambda x: scopes.map(3, x), "takes a node, a workflow or a function"),
-        (lambda x: scopes.map(not_plain, x), "decorate it with @hf.node"),
-        (lambda x: scopes.map(takes_ctx, x), "decorate it with @hf.node"),
-        (lambda x: scopes.map(len, x), "decorate it with @hf.node"),
-        (lambda x: scopes.map(pick, x, shlef=1), "no parameter 'shlef'"),
-        (lambda x: scopes.map(pick, x, shelf="one"), r"pick\(shelf\): expected int, got str"),
-        (lambda x: scopes.map(pick, {1, 2}), "goes over a reference or a list"),
-        (lambda x: scopes.map(pick, "abc"), "goes over a reference or a list"),
-        (lambda x: scopes.map(pick, x, limit=0), "limit=0 is not a whole number above 0"),
-        (lambda x: scopes.map(pick, x, errors="ignore"), "not 'fail' or 'collect'"),
-        (lambda x: scopes.map(pick.after(3), x), "takes what a node call returned"),
+        (lambda x: maps_and_loops.map(lambda item: item, x), "calls no node"),
+        (lambda x: maps_and_loops.map(lambda: shelf_of("a"), x), "no parameter for the item"),
+        (lambda x: maps_and_loops.map(3, x), "takes a node, a workflow or a function"),
+        (lambda x: maps_and_loops.map(not_plain, x), "decorate it with @hf.node"),
+        (lambda x: maps_and_loops.map(takes_ctx, x), "decorate it with @hf.node"),
+        (lambda x: maps_and_loops.map(len, x), "decorate it with @hf.node"),
+        (lambda x: maps_and_loops.map(pick, x, shlef=1), "no parameter 'shlef'"),
+        (lambda x: maps_and_loops.map(pick, x, shelf="one"), r"pick\(shelf\): expected int, got str"),
+        (lambda x: maps_and_loops.map(pick, {1, 2}), "goes over a reference or a list"),
+        (lambda x: maps_and_loops.map(pick, "abc"), "goes over a reference or a list"),
+        (lambda x: maps_and_loops.map(pick, x, limit=0), "limit=0 is not a whole number above 0"),
+        (lambda x: maps_and_loops.map(pick, x, errors="ignore"), "not 'fail' or 'collect'"),
+        (lambda x: maps_and_loops.map(pick.after(3), x), "takes what a node call returned"),
         (endless, "nested deeper"),
     ],
 )
@@ -241,7 +241,7 @@ def test_wrong_maps_are_refused_with_the_line(build: Any, message: str) -> None:
 
 def test_a_map_over_something_that_is_no_list_is_found() -> None:
     def build(name: str) -> Any:
-        return scopes.map(pick, shelf_of(name))
+        return maps_and_loops.map(pick, shelf_of(name))
 
     with pytest.raises(DefinitionError, match="goes over a list, and gets integer"):
         graph_of(build)
@@ -249,11 +249,11 @@ def test_a_map_over_something_that_is_no_list_is_found() -> None:
 
 def test_a_condition_on_the_items_of_a_map_is_refused_and_its_size_is_fine() -> None:
     def items(xs: list[str]) -> Any:
-        with hf.when(scopes.map(pick, xs)[0] == "a"):
+        with hf.when(maps_and_loops.map(pick, xs)[0] == "a"):
             improve("x")
 
     def size(xs: list[str]) -> Any:
-        with hf.when(hf.size(scopes.map(pick, xs)) > 2):
+        with hf.when(hf.size(maps_and_loops.map(pick, xs)) > 2):
             improve("x")
 
     with pytest.raises(DefinitionError, match=r"map_condition.*the size only"):
@@ -276,7 +276,7 @@ def test_a_loop_traces_its_body_once_and_asks_until_about_the_result() -> None:
         return (r.score >= 8) | (r.text == "")
 
     def build(topic: str) -> Any:
-        best = scopes.loop(attempt, start=topic, until=until, max_visits=5, at_limit="take")
+        best = maps_and_loops.loop(attempt, start=topic, until=until, max_visits=5, at_limit="take")
         return best.score
 
     definition = graph_of(build)
@@ -292,7 +292,7 @@ def test_a_loop_traces_its_body_once_and_asks_until_about_the_result() -> None:
 
 
 def test_a_loop_over_a_node_reads_the_inner_node_in_until() -> None:
-    found = node_of(graph_of(lambda n: scopes.loop(step, n, until=lambda r: r > 9)), "step")
+    found = node_of(graph_of(lambda n: maps_and_loops.loop(step, n, until=lambda r: r > 9)), "step")
     assert found.until == ["gt", ["node", "step"], 9]
     assert found.body is not None
     assert found.body.nodes[0].args == {"value": ["param", "step", "value"]}
@@ -300,7 +300,7 @@ def test_a_loop_over_a_node_reads_the_inner_node_in_until() -> None:
 
 def test_until_may_read_an_input_and_a_shared_argument() -> None:
     def build(n: int, enough: int) -> Any:
-        return scopes.loop(step, n, until=lambda r: r > enough)
+        return maps_and_loops.loop(step, n, until=lambda r: r > enough)
 
     assert node_of(graph_of(build), "step").until == ["gt", ["node", "step"], ["input", "enough"]]
 
@@ -308,12 +308,12 @@ def test_until_may_read_an_input_and_a_shared_argument() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda n: scopes.loop(step, n, until=lambda r: True), "until must return a condition"),
-        (lambda n: scopes.loop(step, n, until=lambda r: step(r) > 1), "until cannot call nodes"),
-        (lambda n: scopes.loop(step, n, until=True), "until is a function"),
-        (lambda n: scopes.loop(step, n, until=lambda r: r > 1, max_visits=0), "max_visits=0"),
-        (lambda n: scopes.loop(step, n, until=lambda r: r > 1, at_limit="stop"), "not 'fail' or 'take'"),
-        (lambda n: scopes.loop(attempt, n, until=lambda r: r.socre > 1), "did you mean 'score'"),
+        (lambda n: maps_and_loops.loop(step, n, until=lambda r: True), "until must return a condition"),
+        (lambda n: maps_and_loops.loop(step, n, until=lambda r: step(r) > 1), "until cannot call nodes"),
+        (lambda n: maps_and_loops.loop(step, n, until=True), "until is a function"),
+        (lambda n: maps_and_loops.loop(step, n, until=lambda r: r > 1, max_visits=0), "max_visits=0"),
+        (lambda n: maps_and_loops.loop(step, n, until=lambda r: r > 1, at_limit="stop"), "not 'fail' or 'take'"),
+        (lambda n: maps_and_loops.loop(attempt, n, until=lambda r: r.socre > 1), "did you mean 'score'"),
     ],
 )
 def test_wrong_loops_are_refused_with_the_line(build: Any, message: str) -> None:
@@ -323,4 +323,4 @@ def test_wrong_loops_are_refused_with_the_line(build: Any, message: str) -> None
 
 def test_outside_a_graph_a_map_says_where_it_belongs() -> None:
     with pytest.raises(UsageError, match=r"hf.map belongs into the function of a workflow graph"):
-        scopes.map(pick, ["a"])
+        maps_and_loops.map(pick, ["a"])

@@ -6,8 +6,8 @@ from typing import Any, NoReturn, get_type_hints
 
 import pytest
 
-from holdfast.authoring.nodes import node
-from holdfast.authoring.tickets import goto, ticket
+from holdfast.authoring.builtin_nodes import goto, ticket
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 from holdfast.model.definition import decode
 from holdfast.model.errors import DefinitionError, TicketRaised, TraceError, UsageError

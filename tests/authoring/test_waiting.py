@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring import graph as hf
-from holdfast.authoring import waiting
-from holdfast.authoring.nodes import node
+from holdfast.authoring import builtin_nodes
+from holdfast.authoring import control_flow as hf
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 from holdfast.model.current import current_body
 from holdfast.model.definition import Definition
@@ -70,9 +70,9 @@ DECISION = {
 def test_sleep_is_a_node_that_can_be_ordered() -> None:
     def build(id: str, pause: float) -> Any:
         order = load(id)
-        nap = waiting.sleep("1h30m", after=order)
-        waiting.sleep(timedelta(seconds=2), after=[order, nap])
-        waiting.sleep(pause)
+        nap = builtin_nodes.sleep("1h30m", after=order)
+        builtin_nodes.sleep(timedelta(seconds=2), after=[order, nap])
+        builtin_nodes.sleep(pause)
         return ship.after(nap)(order)
 
     nodes = by_id(graph_of(build))
@@ -92,7 +92,7 @@ def test_sleep_is_a_node_that_can_be_ordered() -> None:
 def test_a_question_is_a_node_whose_output_has_the_type_of_its_answer() -> None:
     def build(id: str) -> Any:
         order = load(id)
-        ok = waiting.ask("Ship?", about=order, schema=Decision, basket="finance", deadline="2d")
+        ok = builtin_nodes.ask("Ship?", about=order, schema=Decision, basket="finance", deadline="2d")
         with hf.when(ok.approved):
             return ship(order, ok.note)
 
@@ -112,12 +112,12 @@ def test_a_question_is_a_node_whose_output_has_the_type_of_its_answer() -> None:
 
 def test_a_field_that_the_answer_does_not_have_is_refused_while_tracing() -> None:
     with pytest.raises(TraceError, match="aproved"):
-        graph_of(lambda: waiting.ask("Ship?", schema=Decision).aproved)
+        graph_of(lambda: builtin_nodes.ask("Ship?", schema=Decision).aproved)
 
 
 def test_who_is_asked_and_for_how_long_may_come_from_the_run() -> None:
     def build(order: Order, who: str) -> Any:
-        return waiting.ask(
+        return builtin_nodes.ask(
             hf.text("Ship {}?", order.id), assignee=who, basket=hf.text("orders_{}", order.id), deadline=order.patience
         )
 
@@ -129,7 +129,7 @@ def test_who_is_asked_and_for_how_long_may_come_from_the_run() -> None:
 
 def test_reminders_escalations_and_defaults_are_data() -> None:
     def build() -> Any:
-        return waiting.ask(
+        return builtin_nodes.ask(
             "Ship?",
             schema=Decision,
             deadline=60,
@@ -149,8 +149,8 @@ def test_reminders_escalations_and_defaults_are_data() -> None:
 
 def test_a_default_may_be_none_and_no_default_is_no_argument() -> None:
     def build() -> Any:
-        waiting.ask("One?", deadline=60, default=None)
-        waiting.ask("Two?", deadline=60)
+        builtin_nodes.ask("One?", deadline=60, default=None)
+        builtin_nodes.ask("Two?", deadline=60)
 
     nodes = by_id(graph_of(build))
     assert "default" in nodes["ask"].args
@@ -161,8 +161,8 @@ def test_a_default_may_be_none_and_no_default_is_no_argument() -> None:
 def test_questions_have_names_of_their_own_and_can_be_ordered() -> None:
     def build(id: str) -> Any:
         order = load(id)
-        first = waiting.ask("One?", after=order)
-        waiting.ask("Two?", after=[order, first], named="really")
+        first = builtin_nodes.ask("One?", after=order)
+        builtin_nodes.ask("Two?", after=[order, first], named="really")
 
     nodes = by_id(graph_of(build))
     assert set(nodes) == {"load", "ask", "really"}
@@ -171,7 +171,7 @@ def test_questions_have_names_of_their_own_and_can_be_ordered() -> None:
 
 def test_a_schema_may_be_json_schema_itself() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    ask = by_id(graph_of(lambda: waiting.ask("How many?", schema=schema)))["ask"]
+    ask = by_id(graph_of(lambda: builtin_nodes.ask("How many?", schema=schema)))["ask"]
     assert ask.returns == schema
 
 
@@ -180,8 +180,10 @@ def test_a_schema_may_be_json_schema_itself() -> None:
 
 def test_a_signal_is_a_node_whose_output_is_its_payload() -> None:
     def build(order: Order) -> Any:
-        paid = waiting.receive(hf.text("paid-{}", order.id), schema=Decision, deadline="1h", default=Decision(False))
-        other = waiting.receive("other", named="plain", after=paid)
+        paid = builtin_nodes.receive(
+            hf.text("paid-{}", order.id), schema=Decision, deadline="1h", default=Decision(False)
+        )
+        other = builtin_nodes.receive("other", named="plain", after=paid)
         return [paid.approved, other]
 
     nodes = by_id(graph_of(build))
@@ -202,30 +204,30 @@ class Unmakeable:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: waiting.sleep("soon"), "not a duration"),
-        (lambda: waiting.sleep(-1), "not a time to wait"),
-        (lambda: waiting.sleep(float("nan")), "not a time to wait"),
-        (lambda: waiting.sleep("9999999d"), "not a time to wait: it is 0 s to 1,000 years"),
-        (lambda: waiting.ask("Well?", deadline="soon"), "not a duration"),
-        (lambda: waiting.ask("Well?", deadline="9999999d"), "not a time to wait"),
-        (lambda: waiting.ask(""), "the question is a text"),
-        (lambda: waiting.ask("x" * 10_001), "at most 10,000"),
-        (lambda: waiting.ask("Well?", assignee=7), "assignee is a name, not 7"),
-        (lambda: waiting.ask("Well?", basket="\ud800"), "cannot be stored"),
-        (lambda: waiting.ask("Well?", escalate="boss"), "not 'boss'"),  # type: ignore[arg-type]
-        (lambda: waiting.ask("Well?", escalate=[Escalate("1d", basket="b"), 7]), "or a list of them"),  # type: ignore[list-item]
-        (lambda: waiting.ask("Well?", remind=0.1), "too often"),
-        (lambda: waiting.ask("Well?", schema=Unmakeable), "a Unmakeable cannot be made from JSON"),
-        (lambda: waiting.ask("Well?", deadline=datetime(2030, 1, 1, tzinfo=UTC)), "no fixed dates"),
-        (lambda: waiting.ask("Well?", default=1), "say deadline="),
-        (lambda: waiting.ask("Well?", schema=int, deadline=1, default="x"), "default"),
-        (lambda: waiting.ask("Well?", schema={"type": "nonsense"}), "no schema for an answer"),
-        (lambda: waiting.ask("Well?", remind="often"), "not a duration"),
-        (lambda: waiting.receive("go", default=1), "say deadline="),
-        (lambda: waiting.receive(""), "is a name"),
-        (lambda: waiting.receive("go", schema=list[Unmakeable]), "a Unmakeable cannot be made from JSON"),
-        (lambda: waiting.receive("go", schema={"$ref": "https://example.org/x"}), "no schema for an answer"),
-        (lambda: waiting.pend("desk"), "belongs into the body of a node"),
+        (lambda: builtin_nodes.sleep("soon"), "not a duration"),
+        (lambda: builtin_nodes.sleep(-1), "not a time to wait"),
+        (lambda: builtin_nodes.sleep(float("nan")), "not a time to wait"),
+        (lambda: builtin_nodes.sleep("9999999d"), "not a time to wait: it is 0 s to 1,000 years"),
+        (lambda: builtin_nodes.ask("Well?", deadline="soon"), "not a duration"),
+        (lambda: builtin_nodes.ask("Well?", deadline="9999999d"), "not a time to wait"),
+        (lambda: builtin_nodes.ask(""), "the question is a text"),
+        (lambda: builtin_nodes.ask("x" * 10_001), "at most 10,000"),
+        (lambda: builtin_nodes.ask("Well?", assignee=7), "assignee is a name, not 7"),
+        (lambda: builtin_nodes.ask("Well?", basket="\ud800"), "cannot be stored"),
+        (lambda: builtin_nodes.ask("Well?", escalate="boss"), "not 'boss'"),  # type: ignore[arg-type]
+        (lambda: builtin_nodes.ask("Well?", escalate=[Escalate("1d", basket="b"), 7]), "or a list of them"),  # type: ignore[list-item]
+        (lambda: builtin_nodes.ask("Well?", remind=0.1), "too often"),
+        (lambda: builtin_nodes.ask("Well?", schema=Unmakeable), "a Unmakeable cannot be made from JSON"),
+        (lambda: builtin_nodes.ask("Well?", deadline=datetime(2030, 1, 1, tzinfo=UTC)), "no fixed dates"),
+        (lambda: builtin_nodes.ask("Well?", default=1), "say deadline="),
+        (lambda: builtin_nodes.ask("Well?", schema=int, deadline=1, default="x"), "default"),
+        (lambda: builtin_nodes.ask("Well?", schema={"type": "nonsense"}), "no schema for an answer"),
+        (lambda: builtin_nodes.ask("Well?", remind="often"), "not a duration"),
+        (lambda: builtin_nodes.receive("go", default=1), "say deadline="),
+        (lambda: builtin_nodes.receive(""), "is a name"),
+        (lambda: builtin_nodes.receive("go", schema=list[Unmakeable]), "a Unmakeable cannot be made from JSON"),
+        (lambda: builtin_nodes.receive("go", schema={"$ref": "https://example.org/x"}), "no schema for an answer"),
+        (lambda: builtin_nodes.pend("desk"), "belongs into the body of a node"),
     ],
 )
 def test_wrong_uses_are_refused_with_the_line(build: Any, message: str) -> None:
@@ -236,9 +238,9 @@ def test_wrong_uses_are_refused_with_the_line(build: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("use", "call"),
     [
-        (lambda: waiting.sleep(1), "ctx.sleep"),
-        (lambda: waiting.ask("Well?"), "ctx.ask"),
-        (lambda: waiting.receive("go"), "ctx.receive"),
+        (lambda: builtin_nodes.sleep(1), "ctx.sleep"),
+        (lambda: builtin_nodes.ask("Well?"), "ctx.ask"),
+        (lambda: builtin_nodes.receive("go"), "ctx.receive"),
     ],
 )
 def test_outside_a_graph_they_say_where_they_belong_and_inside_a_body_name_the_durable_call(
@@ -277,7 +279,7 @@ def test_an_escalation_that_leads_nowhere_is_refused(make: Any, message: str) ->
 def test_a_pend_ends_the_body_whatever_catches_errors_in_it() -> None:
     assert not issubclass(Pended, Exception), "a body's `except Exception` must not swallow it"
     with pytest.raises(Pended) as caught:
-        waiting.pend("desk", rerun=True, error="it is down", output=3)
+        builtin_nodes.pend("desk", rerun=True, error="it is down", output=3)
     ended = caught.value
     assert (ended.basket, ended.rerun, ended.error, ended.output) == ("desk", True, "it is down", 3)
 
@@ -294,4 +296,4 @@ def test_a_pend_ends_the_body_whatever_catches_errors_in_it() -> None:
 )
 def test_a_pend_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        waiting.pend(**options)
+        builtin_nodes.pend(**options)

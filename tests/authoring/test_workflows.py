@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring.nodes import node
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import Workflow, workflow
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, current_body

@@ -12,7 +12,7 @@ from holdfast.model.lineage import Branch, ancestry, branches_of, carried, fold,
 from holdfast.model.naming import instance_text, parse_instance
 from holdfast.model.state import RunState
 from holdfast.rules import branch_cut
-from holdfast.rules.branches import Asked, Edits, Opening, begin, leave
+from holdfast.rules.branch_opening import Asked, Edits, Opening, begin, leave
 from holdfast.rules.draft import Draft, Refusal
 from tests.rules.play import SECOND, Play, call, looped, mapped, ref
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.branching import Branching
 from holdfast.model import handlers
-from holdfast.rules.branches import Asked
+from holdfast.rules.branch_opening import Asked
 from tests.branches import world
 from tests.branches.world import World, add, ended
 from tests.engine.kit import attempts, hold_time, node_of, types, until, until_async, url

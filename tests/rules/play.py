@@ -22,7 +22,7 @@ from holdfast.model import journal_format, references, validation
 from holdfast.model.definition import Body, Definition, NodeDef, Param, Phase, Settings
 from holdfast.model.evolve import evolve
 from holdfast.model.expressions import evaluate, follow
-from holdfast.model.graph import compile_definition
+from holdfast.model.plans import compile_definition
 from holdfast.model.policies import Retry
 from holdfast.model.references import capture
 from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState

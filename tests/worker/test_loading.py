@@ -268,7 +268,7 @@ def test_module_that_misses_another_module_says_so(write: Write, monkeypatch: py
 def test_a_real_workflow_is_found_and_its_nodes_are_not_taken_for_one(tmp_path: Path) -> None:
     file = tmp_path / "hf_real.py"
     file.write_text("""
-from holdfast.authoring.nodes import node
+from holdfast.authoring.node_decorator import node
 from holdfast.authoring.workflows import workflow
 
 @node

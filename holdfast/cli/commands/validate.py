@@ -14,7 +14,7 @@ from holdfast.cli.options import Json
 from holdfast.model import definition as definitions
 from holdfast.model import handlers, validation
 from holdfast.model.errors import DefinitionError, HoldfastError, TraceError, UsageError
-from holdfast.model.graph import compile_definition
+from holdfast.model.plans import compile_definition
 from holdfast.model.validation import Problem
 from holdfast.worker.loading import load_file, load_target, workflows_in
 

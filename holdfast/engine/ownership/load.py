@@ -26,7 +26,7 @@ from holdfast.model import capabilities, handlers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import CannotBeRepaired, StoreDamaged
-from holdfast.model.graph import Plan
+from holdfast.model.plans import Plan
 from holdfast.model.state import code_hash
 from holdfast.model.statuses import BRANCH_REQUESTS, NodeStatus, RunStatus
 from holdfast.store.contract import Store

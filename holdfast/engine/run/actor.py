@@ -24,7 +24,7 @@ from holdfast.engine.persistence import Persistence
 from holdfast.engine.ports import Done, settle
 from holdfast.model import events as ev
 from holdfast.model.errors import IllegalTransition, LeaseLost
-from holdfast.model.graph import Plan
+from holdfast.model.plans import Plan
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RunStatus
 from holdfast.store.row_types import RunRow

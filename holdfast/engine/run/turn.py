@@ -27,8 +27,8 @@ from holdfast.engine.run.actor import Life, Mail, Reply, RunActor
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import HoldfastError, LeaseLost
-from holdfast.model.graph import Plan
 from holdfast.model.naming import undone_by
+from holdfast.model.plans import Plan
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.timers import Elapsed
 from holdfast.rules import decide, nodes

@@ -22,8 +22,8 @@ from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, HoldfastError
 from holdfast.model.evolve import evolve
-from holdfast.model.graph import Plan
 from holdfast.model.lineage import ROOT_BRANCH, Branch, branches_of, lineage
+from holdfast.model.plans import Plan
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.violations import Repair, Violation, violation
 from holdfast.store.records.expected_rows import Register

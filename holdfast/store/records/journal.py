@@ -24,9 +24,9 @@ from holdfast.model.errors import (
     StoreDamaged,
     StoreError,
 )
-from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.lineage import Branch
+from holdfast.model.plans import Plan, compile_definition
 from holdfast.model.state import RunState
 from holdfast.store.contract import Store
 from holdfast.store.row_types import EventRow, LinkedRow, RunRow

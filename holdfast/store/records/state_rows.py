@@ -16,9 +16,9 @@ from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import wait_about
 from holdfast.model.fold import Counters, Fold
-from holdfast.model.graph import Plan, step_undo_plan
 from holdfast.model.journal_format import RAISES, encode, format_of, moment, new_hash
 from holdfast.model.naming import depth, is_undo, undoes_step, undone_by
+from holdfast.model.plans import Plan, step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.model.timers import Elapsed

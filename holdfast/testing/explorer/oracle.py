@@ -20,8 +20,8 @@ from holdfast.inspect.doctor.audit import Audit
 from holdfast.inspect.wait_views import waits_of
 from holdfast.model import definition as definitions
 from holdfast.model.errors import NewerFormat
-from holdfast.model.graph import Plan, compile_definition
 from holdfast.model.journal_format import is_newer
+from holdfast.model.plans import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.contract import Store
 from holdfast.store.queries import run_row

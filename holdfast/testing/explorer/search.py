@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.authoring.nodes import Node
+from holdfast.authoring.node_decorator import Node
 from holdfast.engine.orders import Inputs
 from holdfast.model.errors import UsageError
 from holdfast.model.limits import SECOND

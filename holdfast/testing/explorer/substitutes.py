@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.nodes import Node
+from holdfast.authoring.node_decorator import Node
 from holdfast.model.errors import UsageError
 from holdfast.worker import steps
 

@@ -20,7 +20,7 @@ from holdfast.engine.versions import Versions
 from holdfast.engine.writers import Writer
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
-from holdfast.model.graph import Plan
+from holdfast.model.plans import Plan
 from holdfast.store.row_types import EngineRow
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import Until

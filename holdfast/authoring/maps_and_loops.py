@@ -1,7 +1,7 @@
 """Scopes: `hf.map` and `hf.loop`, whose body is instantiated once per item or round.
 
 Owns: tracing a body (a node, a workflow, or a plain function) into the scope's own nodes, and its parameters.
-Never: conditions and choices (see graph.py).
+Never: conditions and choices (control_flow.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, Literal, NamedTuple, TypeVar, overload
 
-from holdfast.authoring import fields, signatures, tracing
-from holdfast.authoring.nodes import Node, argument, bound_expressions
+from holdfast.authoring import fields, functions, tracing
+from holdfast.authoring.functions import Signature
+from holdfast.authoring.node_decorator import Node, argument, bound_expressions
 from holdfast.authoring.refs import Ref, expression, trace_error, type_of
-from holdfast.authoring.signatures import Signature
 from holdfast.authoring.workflows import Workflow
 from holdfast.model.definition import Body
 from holdfast.model.events import Failed
@@ -203,7 +203,7 @@ def _signature(kind: str, body: Any) -> tuple[Signature, str]:
     name = getattr(body, "__name__", kind)
     if not inspect.isfunction(body) or inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body):
         raise trace_error(f"hf.{kind}: {name} is not a plain function; decorate it with @hf.node")
-    signature = signatures.read(body, signatures.enclosing_names(body, sys._getframe(3)))
+    signature = functions.signature_of(body, functions.enclosing_names(body, sys._getframe(3)))
     if signature.takes_ctx or signature.takes_current:
         raise trace_error(f"hf.{kind}: {name} takes a ctx; decorate it with @hf.node")
     return signature, kind if name == "<lambda>" else name

@@ -2,7 +2,7 @@
 
 Owns: `when`, `route`, `routes`, `phase`, `first`, `some`, `any_of`, `skipped`, `failed`, `size`, `contains`, `is_none`,
 `text`, `var`. All of them build data while the function is traced and mean nothing elsewhere.
-Never: maps and loops (see scopes.py), nodes that wait (see waiting.py).
+Never: maps and loops (maps_and_loops.py), nodes that wait (builtin_nodes.py).
 """
 
 from __future__ import annotations

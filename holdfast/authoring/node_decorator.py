@@ -16,10 +16,10 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import msgspec
 
-from holdfast.authoring import code, signatures, tracing
-from holdfast.authoring.placed import Placed
+from holdfast.authoring import functions, tracing
+from holdfast.authoring.functions import Signature
 from holdfast.authoring.refs import refs_in, trace_error
-from holdfast.authoring.signatures import Signature
+from holdfast.authoring.tracing import Placed
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, bare_context, current_body, receiving
 from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
@@ -59,7 +59,7 @@ class Node(Placed, Generic[P, R]):
     ) -> None:
         self.fn = fn
         self.options = options
-        self.name = name or code.handler_name(fn)
+        self.name = name or functions.handler_name(fn)
         """The handler's name, by which definitions refer to the function."""
         self.names = names or {}
         """What its annotations may name besides its globals."""
@@ -99,7 +99,7 @@ class Node(Placed, Generic[P, R]):
     @functools.cached_property
     def signature(self) -> Signature:
         """What the function takes without ctx, read at first use."""
-        return signatures.read(self.fn, self.names)
+        return functions.signature_of(self.fn, self.names)
 
     @functools.cached_property
     def handler(self) -> Handler:
@@ -118,8 +118,8 @@ class Node(Placed, Generic[P, R]):
             takes_ctx=signature.takes_ctx,
             params=signature.params,
             returns=signature.returns,
-            fingerprint=code.fingerprint(self.fn),
-            code=code.location(self.fn),
+            fingerprint=functions.fingerprint(self.fn),
+            code=functions.location(self.fn),
         )
 
     def definition_fields(self, args: Mapping[str, Expr]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Node(Placed, Generic[P, R]):
             "compensate_heartbeat": undo.options.heartbeat if undo else None,
             "compensate_on_crash": undo.options.on_crash if undo else "rerun",
             "compensate_concurrency": undo.options.concurrency if undo else None,
-            "compensate_accepts_none": signatures.accepts_none(undo.signature) if undo else False,
+            "compensate_accepts_none": functions.accepts_none(undo.signature) if undo else False,
             "compensate_idempotent": undo.options.idempotent if undo else False,
             "concurrency": options.concurrency,
             "priority": options.priority,
@@ -293,7 +293,7 @@ def node(
 def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) -> Node[..., Any]:
     check_function(fn, "node")
     what = f"node {fn.__qualname__}"
-    names = signatures.enclosing_names(fn, sys._getframe(2))
+    names = functions.enclosing_names(fn, sys._getframe(2))
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise UsageError(f"{what} is a generator; streams are not supported yet")
     if fn.__name__ == "<lambda>" and not name:
@@ -304,18 +304,18 @@ def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) ->
     if options.inline and (asynchronous or options.process):
         raise UsageError(f"{what}: inline=True is for quick sync functions, without process=True")
     if options.process:
-        if asynchronous or signatures.takes_ctx(fn, names):
+        if asynchronous or functions.takes_ctx(fn, names):
             raise UsageError(f"{what}: process=True is for sync functions without ctx; the child has no journal")
-        if code.is_local(fn):
+        if functions.is_local(fn):
             raise UsageError(f"{what}: process=True needs a function at the top of a module, for the child to import")
     if options.compensate is not None:
-        _check_compensation(what, options.compensate, signatures.parameters(fn, names))
+        _check_compensation(what, options.compensate, functions.parameters(fn, names))
     return Node(fn, options, name, names)
 
 
 def _check_compensation(what: str, undo: Node[..., Any], undone: tuple[Parameter, ...]) -> None:
     """A compensation that could not be called is found when it is needed, unless it is refused here."""
-    problem = compensation_problem(signatures.parameters(undo.fn, undo.names), undone)
+    problem = compensation_problem(functions.parameters(undo.fn, undo.names), undone)
     if problem is not None:
         wrong, hint = problem
         message = f"{what}: its compensation {undo.fn.__qualname__} cannot be called: {wrong}"

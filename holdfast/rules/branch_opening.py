@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from holdfast.model import events as ev
-from holdfast.model.graph import NodePlan
 from holdfast.model.lineage import Branch, scopes_around
 from holdfast.model.naming import parse_instance
+from holdfast.model.plans import NodePlan
 from holdfast.model.references import ABSENT, availability, lookup
 from holdfast.model.state import NodeState, RunState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus

@@ -1,6 +1,8 @@
-"""Waiting: nodes of a graph that wait for time, for people and for signals; and how a body puts its node into a basket.
+"""Built-in nodes: nodes of a graph that wait for time, people and signals; and the calls that end a body.
 
-Owns: `sleep`, `ask` and `receive`, which are nodes with handlers of Holdfast's own, and `pend`, which ends a body.
+Owns: `sleep`, `ask` and `receive`, which are nodes with handlers of Holdfast's own; `pend`, `goto` and `ticket`, which
+end the body they are called in.
+Never: knows what follows a body that ended this way (rules/body_reports.py).
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeVar, overload
 
 from holdfast.authoring import tracing
-from holdfast.authoring.nodes import Duration
+from holdfast.authoring.node_decorator import Duration
 from holdfast.authoring.refs import Ref, trace_error
 from holdfast.model import answers, texts
-from holdfast.model.errors import HoldfastError, Pended, UsageError
+from holdfast.model.errors import HoldfastError, Pended, TicketRaised, UsageError
 from holdfast.model.policies import delay_seconds
 from holdfast.model.texts import NOTHING, Escalate, escalations, reminder_seconds
 from holdfast.model.values import encode
@@ -133,6 +135,34 @@ def pend(
     if ticket is not None and (rerun or error is not None):
         raise UsageError("hf.pend: with rerun or error the node runs again on resume; a ticket would lead elsewhere")
     raise Pended(basket, rerun=rerun, error=error, output=output, ticket=ticket)
+
+
+def goto(node: str, *, output: Any = None) -> NoReturn:
+    """End this body, and go on at a node of the same workflow, back or forward.
+
+    The node that calls it completes, with `output` as its output. What runs beside it finishes its current node, then
+    `node` is entered as a new visit and everything downstream of it follows anew. `return hf.goto("draft")` and
+    `hf.goto("draft")` are the same: it raises, so the types of the body stay as they are. A node that does not exist,
+    or that lies in a map, a loop or a parallel route, fails the node that calls.
+    """
+    _check_call("goto", node, "the id of a node")
+    raise TicketRaised(target=node, output=output)
+
+
+def ticket(name: str, *, output: Any = None) -> NoReturn:
+    """End this body, and go on where the workflow says: `@hf.workflow(tickets={"reject": "send_rejection"})`.
+
+    As `hf.goto`, but the body knows the ticket's name alone, and the workflow which node it means.
+    """
+    _check_call("ticket", name, "the name of a ticket")
+    raise TicketRaised(ticket=name, output=output)
+
+
+def _check_call(call: str, given: object, what: str) -> None:
+    if tracing.current() is not None:
+        raise trace_error(f"hf.{call} belongs into the body of a node: this function only describes the graph")
+    if not isinstance(given, str) or not given:
+        raise UsageError(f"hf.{call} takes {what} as text, not {given!r}")
 
 
 def _answer_type(options: dict[str, Any], schema: Any, what: str) -> Any:
