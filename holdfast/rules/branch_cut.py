@@ -1,8 +1,8 @@
 """Cutting: where a new line of history leaves the old one.
 
 Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused.
-Never: writes an event (branch_opening.py), says what it comes to before it is done (previews.py), reads the journal: it is
-handed over, folded.
+Never: writes an event (branch_opening.py), previews the result (previews.py), reads the journal: it is passed in,
+folded.
 Invariants: what was completed and is not downstream of something dropped stays completed, whenever it completed.
 """
 
