@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.model import definition as definitions
 from holdfast.model import lineage
-from holdfast.model.graph import Plan, compile_definition
+from holdfast.model.plans import Plan, compile_definition
 from holdfast.model.state import RunState
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import History, Plans, check_link, entry_of
