@@ -1,10 +1,11 @@
-"""Clock: the only place where the engine learns what time it is.
+"""Clocks: the only place where the engine reads the time.
 
-Owns: this machine's clock, and the one that all engines of a shared store go by.
-Never: decides what is due or who is dead; it only says when now is.
-Invariants: of a shared store no engine is ahead of the store's clock, whatever its own machine's clock shows: what is
-to happen at an instant never happens early, and nobody is declared dead before his time. On SQLite durations are
-counted in elapsed time, which nobody can set (model/timers.py).
+Owns: this machine's clock, the clock that all engines of a shared store use, and the boot id, by which two processes
+know that they share a kernel and therefore OS locks and monotonic time.
+Never: decides what is due or which engine is dead.
+Invariants: on a shared store no engine is ahead of the store's clock, whatever its own machine's clock shows: nothing
+that is planned for an instant happens early, and no engine is declared dead too early. On SQLite durations are counted
+in elapsed time, which no administrator can set (model/timers.py).
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from holdfast.model.timers import Elapsed
 from holdfast.store.contract import Store
 
 DRIFT: Final = 0.0005
-"""How much faster than the store's clock this machine's may run: the most by which time daemons speed a clock up. We
-count that much less, and so are behind rather than ahead between two looks at the store's clock."""
+"""How much faster than the store's clock this machine's may run: the most by which time daemons speed a clock up. The
+clock counts that much less, and so is behind rather than ahead between two readings of the store's clock."""
 
 SET_BACK_MICROSECONDS: Final = 1_000_000
-"""When the store's clock shows so much less than we did, somebody has set it back; less than that is the network."""
+"""If the store's clock is behind ours by this much, it was set back; less than that is the latency of the network."""
 
 SET_MICROSECONDS: Final = 1_000_000
-"""A wall clock that differs by as much from what has passed was set; less than that is how time daemons adjust it."""
+"""If the wall clock differs from the elapsed time by this much, it was set; time daemons adjust it by less."""
 
 log = logging.getLogger("holdfast.engine")
 
 _LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-"""On Linux CLOCK_MONOTONIC stands still while the machine sleeps and CLOCK_BOOTTIME does not; on macOS CLOCK_MONOTONIC
-itself does not."""
+"""On Linux CLOCK_MONOTONIC stops while the machine sleeps and CLOCK_BOOTTIME does not; on macOS CLOCK_MONOTONIC itself
+does not."""
 
 
 @cache
 def boot_id() -> str:
-    """The same text in all processes that share this boot of this kernel, in whichever container they run; another
-    one after a restart and on every other machine. A host name is none of that: containers may share it."""
+    """The same text in all processes that share this boot of this kernel, in whichever container they run; another one
+    after a restart and on every other machine. Not the host name, which containers may share."""
     try:
         return _LINUX_BOOT_ID.read_text(encoding="utf-8").strip()
     except OSError:
@@ -52,8 +53,8 @@ def boot_id() -> str:
 
 
 def boot_mark() -> str:
-    """The beginning of the boot id, which tells the boots of one machine apart; empty where only the host is known, and
-    so a restart would not be noticed."""
+    """The beginning of the boot id, which distinguishes the boots of one machine; empty where only the host is known,
+    so that a restart would not be noticed."""
     return "" if boot_id().startswith("host:") else boot_id()[:8]
 
 
@@ -67,18 +68,18 @@ def _mac_boot_session() -> str:
 
 
 def awake_micros() -> int:
-    """Microseconds of monotonic time, which stands still while the machine sleeps. Comparable within one boot."""
+    """Microseconds of monotonic time, which stops while the machine sleeps. Comparable within one boot."""
     return time.monotonic_ns() // 1_000
 
 
 elapsed_nanos: Callable[[], int] = (
     time.monotonic_ns if _ELAPSED_CLOCK is None else partial(time.clock_gettime_ns, _ELAPSED_CLOCK)
 )
-"""Nanoseconds that have really passed since some instant of this boot, also while the machine slept."""
+"""Nanoseconds that have passed since some instant of this boot, including the time that the machine slept."""
 
 
 class Clock(Protocol):
-    """Time comes in from outside, so that tests can move it."""
+    """Time is passed in, so that tests can control it."""
 
     def now(self) -> int:
         """Microseconds since 1970, UTC."""
@@ -94,15 +95,16 @@ class Clock(Protocol):
         ...
 
     def synchronise(self) -> None:
-        """Ask whoever knows the time, if that is somebody else. Done before each renewal of the lease."""
+        """Read the clock that this one follows. Called before each renewal of the lease."""
         ...
 
 
 class SystemClock:
     """This machine's clock, for a store that no engine on another machine uses.
 
-    `now` counts what has passed since the last look at the wall clock, at each renewal of the lease, and follows the
-    wall clock when that was set, forward or back: instants are met by it. `elapsed` knows nothing of that.
+    `now` adds the elapsed time to the last reading of the wall clock, which is read at each renewal of the lease, and
+    follows
+    the wall clock if that was set, forward or back. `elapsed` is not affected.
     """
 
     def __init__(self, wall: Callable[[], int] = time.time_ns, passing: Callable[[], int] = elapsed_nanos) -> None:
@@ -121,12 +123,12 @@ class SystemClock:
         return Elapsed(self._boot, self._passing() // 1000) if self._boot else None
 
     def lease_time(self) -> int:
-        """Monotonic time: no administrator sets it, and it stands still while the machine, and with it every other
-        engine of the file, sleeps."""
+        """Monotonic time: no administrator can set it, and it stops while the machine, and with it every other engine
+        of the file, sleeps."""
         return time.monotonic_ns() // 1_000  # as `awake_micros` does, by which other engines judge
 
     def synchronise(self) -> None:
-        """Look at the wall clock. What it differs by in the ordinary course of time never makes this clock go back."""
+        """Read the wall clock. An ordinary adjustment never makes this clock go back."""
         at, before = self._passing(), self.now()
         shown = self._wall() // 1000
         ahead = shown - before
@@ -146,14 +148,13 @@ class _Setting(NamedTuple):
     told: int
     """What the store's clock, or the wall clock, showed."""
     at: int
-    """When, in nanoseconds of the time that nobody can set."""
+    """When, in nanoseconds of elapsed time."""
     floor: int
-    """What we showed then, if that was a little more: we stand still until it is reached."""
+    """What this clock showed then, if that was a little more: it stops until the other one has caught up."""
 
 
 class SharedClock:
-    """The store's clock, as it is known here: as of the last look at it, and what has passed since then by the time
-    that nobody can set. The first who wants to know the time lets it look."""
+    """The store's clock, as of its last reading plus the elapsed time since. The first use reads it."""
 
     def __init__(self, store: Store, passing: Callable[[], int] = elapsed_nanos) -> None:
         self._store = store
@@ -167,16 +168,16 @@ class SharedClock:
         return _read(self._setting, self._passing())
 
     def elapsed(self) -> None:
-        """The store's clock decides on durations as well."""
+        """None: the store's clock decides about durations as well."""
 
     def lease_time(self) -> int:
-        """The store's, by which engines on other machines judge."""
+        """The store's time, by which engines on other machines judge."""
         return self.now()
 
     def synchronise(self) -> None:
-        """Look at the store's clock. What it tells is taken for the time when its answer is here: we are behind by the
-        way that it took, and never ahead. Where that would make us go back a little, we stand still instead. Raises
-        StoreError when the store cannot be reached; then time goes on as it did."""
+        """Read the store's clock. The result is taken for the time at which its answer arrived: this clock is behind by
+        the latency, and never ahead. Where that would make it go back a little, it stops instead. Raises StoreError if
+        the store cannot be reached; then the clock continues as before."""
         told = self._store.now()
         at = self._passing()
         before = told if self._setting is None else _read(self._setting, at)
@@ -189,5 +190,5 @@ def _read(setting: _Setting, at: int) -> int:
 
 
 def clock_of(store: Store) -> Clock:
-    """The clock by which the engines of a store go."""
+    """The clock that the engines of a store use."""
     return SharedClock(store) if store.is_shared else SystemClock()

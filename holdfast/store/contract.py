@@ -1,16 +1,16 @@
 """The store's contract: what the engine asks of a database, and what it may rely on.
 
-Owns: the protocol, the meaning of each verb. The rows that cross the border are in row_types.py.
+Owns: the protocol and the meaning of each operation. The rows that cross the boundary are in row_types.py.
 Never: knows what a retry, a join or a workflow rule is.
 
 Transaction contract
-- `commit` is the one write path for runs. It takes the commits of different runs as one group and lands them in ONE
+- `commit` is the one write path for runs. It takes the commits of different runs as one group and writes them in ONE
   database transaction, durable when it returns. Each commit names its run, the token it holds and the last `seq` it
-  knows (the fence); one whose fence does not match is refused alone, whatever else is wrong with it, and the others
-  land. A group that fails for another reason than the disk or the connection is tried again one commit at a time, and
+  knows (the fence); one whose fence does not match is refused alone, whatever else is wrong with it, and the others are
+  written. A group that fails for another reason than the disk or the connection is retried one commit at a time, and
   only the bad one fails. Either way the database is afterwards as if the commits had been made one after the other, in
   the order of the group; but a message to a run that the same group opens again may have come too late for it.
-- Rows of one commit land together or not at all.
+- Rows of one commit are written together or not at all.
 - Readers see only what was committed, and never block the writer.
 - A commit whose outcome is unknown raises OutcomeUnknown, and the store refuses everything from then on.
 """
@@ -48,9 +48,10 @@ from holdfast.store.row_types import (
 
 
 class Store(Protocol):
-    """What a driver offers. Verbs that write are called through one writer; verbs that read may run beside it.
+    """What a driver offers. Operations that write are called through one writer; those that read may run beside it.
 
-    Synchronous by design on SQLite; the engine calls the writing ones from its writer thread (or, embedded with one
+    Synchronous by design on SQLite; the engine calls the writing operations from its writer thread (or, embedded with
+    one
     live run, from the loop). Instants are passed in, in microseconds.
     """
 
@@ -58,13 +59,14 @@ class Store(Protocol):
 
     @property
     def file(self) -> Path | None:
-        """The file of the database, absolute; None: it is a server's, or in memory."""
+        """The absolute path of the database file; None for a server or a database in memory."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether engines on other machines use it, too: then its clock is everybody's (`now`), and any thread may call
-        any verb. Else this machine's clock is, and the verbs that write are the writer's."""
+        """True if engines on other machines use the store as well: then its clock (`now`) is the clock of all engines,
+        and any thread may call any operation. Otherwise this machine's clock counts, and only the writer calls what
+        writes."""
         ...
 
     def open(self) -> None: ...
@@ -73,66 +75,66 @@ class Store(Protocol):
     # writing --------------------------------------------------------------------------------------------------
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]: ...
     def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        """The same for whoever cannot wait: None, and nothing was written, while others write or the store has to
-        tidy up first. `commit` waits for that, or does it."""
+        """Like `commit`, for a caller that cannot wait: returns None, and has written nothing, if another writer is
+        active or the store has to checkpoint first. `commit` waits for that, or does it."""
         ...
 
     def reserve_run_numbers(self, count: int) -> int:
-        """The first of `count` fresh run numbers, never given out before."""
+        """Reserve `count` run numbers that were never given out before; the first of them."""
         ...
 
     def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        """The number of this definition under its name; the next one when its hash is new."""
+        """Return the number of this definition under its name; a new number if its hash is new."""
         ...
 
     def register_engine(self, row: EngineRow) -> None: ...
     def set_offer(self, engine: str, can_run: bytes) -> bool:
-        """Say anew what an engine can run. False: it is not on the list (any more), and nothing was changed."""
+        """Replace the list of what an engine can run. False: the engine is not registered, and nothing was changed."""
         ...
 
     def renew_engine(self, engine: str, expires_at: int, awake_until: int = 0) -> bool:
-        """False: the row is gone, that is, somebody declared us dead. Of a shared store it is tried at once and only
-        once, whatever else is asked of the store; StoreError: it may have happened or not."""
+        """Extend the lease of an engine. False: its row is gone, that is, another engine declared it dead. On a shared
+        store it is tried at once and only once, whatever else is asked of the store; StoreError: it may have happened
+        or not."""
         ...
 
     def remove_engine(self, engine: str, expires_at: int | None = None) -> int | None:
-        """Takes an engine off the list (it stopped, or it is dead) and frees its runs: their `engine` becomes None,
-        their `last_engine` names it, and their token grows, so that whatever the old owner still sends is refused. Its
-        places in shared pools are free, too. The number of runs freed.
+        """Remove an engine (it stopped, or it is dead) and free its runs: their `engine` becomes None, their
+        `last_engine` names it, and their token grows, so that anything the old owner still sends is refused. Its slots
+        of shared pools are freed as well. Returns the number of runs freed.
 
-        With `expires_at`, the expiry that it was judged by, nothing changes when it has another one by now: it lives,
-        and the answer is None."""
+        With `expires_at`, the expiry by which the engine was judged, nothing changes if the row has another expiry by
+        now: the engine is alive, and the result is None."""
         ...
 
     def take_slots(self, engine: str, pool: str, wanted: int, limit: int) -> int:
-        """How many of the wanted places of a pool the engine gets now, beside those that it has: never more than
-        `limit` minus what all engines hold; none when it is not on the list. They belong to its lease and go with
-        it."""
+        """Grant the engine slots of a pool, in addition to those that it has: at most `wanted`, never more than `limit`
+        minus what all engines hold, none if the engine is not registered. They belong to its lease and end with it."""
         ...
 
     def give_slots(self, engine: str, pool: str, count: int) -> None:
-        """Gives back places of a pool; more than the engine holds are all of them."""
+        """Return slots of a pool; if the engine holds fewer, all of them."""
         ...
 
     def claim(self, engine: str, run_nos: Sequence[int]) -> list[RunRow]:
-        """Take the lease of those of these runs that are not on hold, unowned and of a format that this version reads
-        (as are all runs that `claimable`, `due_timers` and the like find), and either unfinished or asked for something
-        (a `new` message): the token grows by one, and `last_engine` stays. The rows that were won, after the change, in
-        the order in which they were asked for."""
+        """Claim those of these runs that have no owner, no hold and a format that this version reads (as have all runs
+        that `claimable`, `due_timers` and the like return), and that are unfinished or have a `new` message: the token
+        grows by one, and `last_engine` stays. Returns the rows that were claimed, after the change, in the order of
+        `run_nos`."""
         ...
 
     def release(self, engine: str, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
-        """Give back leases of an engine, each (run_no, token), without a commit, in one transaction; how many of them
-        it still held. The engine becomes the run's `last_engine`, unless the lease was `unused`: it drove nothing.
+        """Release leases of an engine, each (run_no, token), without a commit, in one transaction; returns how many of
+        them it still held. The engine becomes the run's `last_engine`, unless the lease was `unused`: it drove nothing.
 
         The engine is part of the fence, and the head hash, which commits compare, is not. A database that fell back to
         an earlier state can have another run under the same number and token: it belongs to another engine, which must
         not lose it. But it can also have this very run with fewer events than its owner knows: if the owner could not
-        give that one back, the run would be owned and not driven for as long as the owner lives."""
+        release that one, the run would be owned and not driven for as long as the owner lives."""
         ...
 
     def set_hold(self, run_no: int, token: int, engine: str | None, hold: str | None) -> bool:
-        """Put a run aside, or take it back, while this engine (None: no engine) has its lease with this token. False:
+        """Put a run on hold, or end its hold, while this engine (None: no engine) has its lease with this token. False:
         another engine has it by now, and nothing was changed."""
         ...
 
@@ -144,17 +146,18 @@ class Store(Protocol):
 
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         """Store messages from outside, in one transaction; they arrive in this order. Same id, run, kind and payload as
-        an earlier one, of this sequence too: duplicate. Same id and anything else: conflict. A run that has ended takes
-        only those that open a branch; for others: finished. Of a message that is not `new` nothing is stored."""
+        an earlier one, also within this sequence: duplicate. Same id and anything else: conflict. A run that has ended
+        accepts only requests for a branch; for others: finished. A message that is not `new` is not stored."""
         ...
 
     # reading --------------------------------------------------------------------------------------------------
     def store_id(self) -> str:
-        """The id that the database was given when it was made. Copies and backups keep it: they hold the same runs."""
+        """The id that the database was given when it was created. Copies and backups keep it: they hold the same
+        runs."""
         ...
 
     def standing(self) -> Standing:
-        """What the store is among its copies, and whether engines may work on it."""
+        """Which copy of the store this is, and whether engines may work on it."""
         ...
 
     def run(self, run_id: str) -> RunRow | None: ...
@@ -180,11 +183,12 @@ class Store(Protocol):
         ...
 
     def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
-        """The rows that belong to these runs' memory: by run, and of one in the order in which they first came."""
+        """The rows that a run needs in memory: by run, and within a run in the order in which they were first
+        written."""
         ...
 
     def nodes(self, run_no: int) -> list[NodeRow]:
-        """All rows of a run, closed scopes too, in the order in which they first came."""
+        """All rows of a run, closed scopes included, in the order in which they were first written."""
         ...
 
     def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
@@ -192,7 +196,7 @@ class Store(Protocol):
         ...
 
     def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
-        """By run, and of one in the order in which they were opened."""
+        """By run, and within a run in the order in which they were opened."""
         ...
 
     def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
@@ -210,16 +214,16 @@ class Store(Protocol):
         after: TimerRow | None = None,
         elapsed: Elapsed | None = None,
     ) -> list[TimerRow]:
-        """Timers due of runs that could be claimed (unfinished, no owner, no hold) and are of these workflows (with
-        `root_nos`: and belong to these runs; with `queues`: and are in one of these), oldest first; of those behind
-        `after`, the last one of a page. With `elapsed`, which a shared store has no use for: those that were set by a
-        duration in this boot are judged by it."""
+        """Due timers of runs that could be claimed (unfinished, no owner, no hold) and that belong to these workflows
+        (with `root_nos`: and to these runs; with `queues`: and are in one of these), oldest first, behind `after`, the
+        last timer of the page before. With `elapsed`, which a shared store ignores: timers that were set by a duration
+        in this boot are judged by it."""
         ...
 
     def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
         """(run_no, child's run_id) of runs without an owner that wait for a child that has ended, among about `limit`
-        waits for children, of runs with a number above `after_no`; and the number behind which to go on, or 0. By run,
-        and of one in the order in which the waits were opened."""
+        waits for children, of runs with a number above `after_no`; and the number from which to continue, or 0. By run,
+        and within a run in the order in which the waits were opened."""
         ...
 
     def next_timer(self) -> int | None:
@@ -229,12 +233,12 @@ class Store(Protocol):
     def events(
         self, run_no: int, after: int = 0, limit: int | None = None, *, types: Sequence[str] | None = None
     ) -> list[EventRow]:
-        """In order of `seq`, over all branches; of a run that goes on from another one, with what it shares."""
+        """In order of `seq`, over all branches; for a forked run, with the events that it shares with its origin."""
         ...
 
     def events_of(self, pages: Sequence[tuple[int, int]], without: Sequence[str]) -> dict[int, list[LinkedRow]]:
-        """The events of many runs in one read, linked: by run number, of each pair (run_no, after) those that are of
-        none of these types. A run is named once."""
+        """The events of many runs in one read, linked: by run number, for each pair (run_no, after), without those of
+        these types. Each run is named once."""
         ...
 
     def branches(self, run_no: int) -> list[BranchRow]:
@@ -242,11 +246,12 @@ class Store(Protocol):
         ...
 
     def event_data(self, run_no: int, seqs: Sequence[int]) -> dict[int, LinkedRow]:
-        """Some events of a run by their seq, linked; those that it shares with the run it was forked from, too."""
+        """Some events of a run by their seq, linked; also those that it shares with the run it was forked from."""
         ...
 
     def event_data_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkedRow]:
-        """The same for events (run_no, seq) of many runs in one read; what a run shares with another is left out."""
+        """The same for events (run_no, seq) of many runs in one read; without the events that a run shares with its
+        origin."""
         ...
 
     def new_messages(self, run_nos: Sequence[int] | None = None) -> list[MessageRow]:
@@ -254,7 +259,7 @@ class Store(Protocol):
         ...
 
     def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
-        """Messages that these runs have taken note of and not used yet, in order of arrival."""
+        """Messages that these runs have accepted and not consumed yet, in order of arrival."""
         ...
 
     def message(self, message_id: str) -> MessageRow | None: ...
@@ -267,8 +272,8 @@ class Store(Protocol):
         limit: int = 100,
         after: tuple[int, str] | None = None,
     ) -> list[AskedRow]:
-        """What people are asked by unfinished runs, by (since, wait_id): open waits of these kinds (of `OF_PEOPLE`), of
-        one basket, of one assignee. `after` is the (since, wait_id) of the last one of the page before."""
+        """What unfinished runs ask people, by (since, wait_id): open waits of these kinds (of `OF_PEOPLE`), of one
+        basket, of one assignee. `after` is the (since, wait_id) of the last one of the page before."""
         ...
 
     def wait(self, wait_id: str) -> list[AskedRow]:
@@ -277,12 +282,12 @@ class Store(Protocol):
         ...
 
     def baskets(self) -> list[BasketRow]:
-        """Every basket in which something lies, by name."""
+        """Every basket that is not empty, by name."""
         ...
 
     def unowned_versions(self) -> list[tuple[str, int]]:
-        """(workflow, version) of runs that want to be advanced and that nobody holds, each once, in order. Costs the
-        same beside any number of runs that wait or have ended, and with any number of runs of each version."""
+        """(workflow, version) of runs that can be advanced and have no owner, each once, in order. The cost does not
+        depend on how many runs wait or have ended, nor on how many runs a version has."""
         ...
 
     def claimable(
@@ -293,47 +298,47 @@ class Store(Protocol):
         root_nos: Sequence[int] | None = None,
         limit: int = 1_000,
     ) -> list[tuple[int, str, int]]:
-        """(run_no, workflow, version) of runs of these versions that want to be advanced and that nobody holds:
-        created, running and recovering ones without owner and hold, and any other ones without owner and hold that have
-        a `new` message. (Suspended ones whose timer is due come from `due_timers`.) With `queues`: in one of these;
-        with `root_nos`: of these runs and their descendants. Of each version at most `limit`; highest priority first,
-        then oldest. Costs what it gives, whatever else there is."""
+        """(run_no, workflow, version) of runs of these versions that can be advanced and have no owner: created,
+        running and recovering ones without a hold, and any other ones without a hold that have a `new` message.
+        (Suspended ones whose timer is due come from `due_timers`.) With `queues`: in one of these; with `root_nos`: of
+        these runs and their descendants. At most `limit` of each version; highest priority first, then oldest. The cost
+        depends on what is returned, not on what else there is."""
         ...
 
     def differing_heads(self, run_nos: Sequence[int], types: Sequence[str]) -> list[int]:
-        """Those of these runs whose rows do not know the last event of their journal, or know one that is not there, or
-        whose last event is of none of these types; by number."""
+        """Those of these runs whose rows do not have the last event of their journal, or have one that is missing
+        there, or whose last event is of none of these types; by number."""
         ...
 
     def unfinished_count(self) -> int: ...
     def engines(self) -> list[EngineRow]:
-        """Who is on the list, by `started_at` and name."""
+        """The registered engines, by `started_at` and name."""
         ...
 
     def loads(self) -> dict[str, int]:
-        """How many runs each engine owns; who owns none is left out."""
+        """How many runs each engine owns; without engines that own none."""
         ...
 
     def unknown_owners(self) -> list[str]:
-        """Engines that hold runs and are not on the list, so that nobody would notice their end; by name."""
+        """Engines that own runs and are not registered, so that no engine would notice their death; by name."""
         ...
 
     def version(self, workflow: str, version: int) -> VersionRow | None: ...
     def latest_version(self, workflow: str) -> VersionRow | None: ...
     def now(self) -> int:
         """The time by the clock that all engines of the store share, in microseconds since 1970. Like `renew_engine`,
-        it waits for nobody."""
+        it does not wait for other work."""
         ...
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """From now on, and until it is closed, call `wake`, in any thread, soon after somebody has written something
-        that wants an owner: sent a message, created a run that nobody owns, given back a lease. Only a hint: it may
-        come for nothing, and may not come at all."""
+        """Until the store is closed, call `wake`, in any thread, soon after another process has written something that
+        needs an owner: a message, a new run without an owner, a released lease. Only a hint: it may come for nothing,
+        and may not come at all."""
         ...
 
     def changed(self) -> bool | None:
-        """Whether somebody else has written since this was last asked (cheap; called 20 times a second). None: the
-        database cannot be reached now, and whoever asks it for anything else waits until it can."""
+        """True if another process has written since the last call (cheap; called 20 times a second). None: the database
+        cannot be reached now, and other operations would wait until it can."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -342,8 +347,8 @@ class Store(Protocol):
 
     # checking (the doctor's) ----------------------------------------------------------------------------------
     def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
-        """What there is about a run, read in one transaction: its events after `after`, at most `limit`, and, when
-        these are its last ones, all of its rows."""
+        """Everything about a run, read in one transaction: its events after `after`, at most `limit`, and, if these are
+        its last ones, all of its rows."""
         ...
 
     def run_page(self, after_no: int, limit: int) -> tuple[int, int]:
@@ -352,9 +357,9 @@ class Store(Protocol):
 
     def run_numbers(self, first_no: int, last_no: int) -> list[int]: ...
     def suspects(self, check: Check, first_no: int, last_no: int, before: int = 0) -> list[Suspect]:
-        """The runs with these numbers to which something applies, or rows that belong to no run with such a number; by
-        run, and of one by place (node, path) and what was found. Checks that have to do with age mean what happened
-        before the instant `before`."""
+        """The runs with these numbers that fail a check, or rows that belong to no run with such a number; by run, and
+        within a run by place (node, path) and finding. Checks that have to do with age mean what happened before the
+        instant `before`."""
         ...
 
     def health(self, *, thorough: bool) -> Health:
@@ -362,12 +367,12 @@ class Store(Protocol):
         ...
 
     def versions(self) -> list[VersionRow]:
-        """Every definition there is."""
+        """All stored definitions."""
         ...
 
     def rebuild(self, rebuilt: Rebuilt) -> bool:
-        """Write a run's rows anew, in one transaction; False, and nothing is changed, when somebody owns the run or
-        its token is another one by now. The token grows."""
+        """Replace a run's rows, in one transaction. False, and nothing is changed, if an engine owns the run or its
+        token is another one by now. The token grows."""
         ...
 
     def remove_orphans(self, check: Check, run_no: int) -> int:
@@ -375,5 +380,5 @@ class Store(Protocol):
         ...
 
     def close_inbox(self, run_no: int) -> int:
-        """Refuse what a finished run was sent and will never read; how many messages."""
+        """Mark the messages that a finished run will never read as dead; returns how many."""
         ...

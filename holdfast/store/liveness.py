@@ -1,7 +1,7 @@
 """Liveness: whether the process of an engine is alive, by its lock file and its lease.
 
 Owns: the folder of lock files beside a SQLite file, this engine's lock file in it, and what the lock and the lease of
-another engine tell.
+another engine say about it.
 Never: follows a path from a row. A row gives a base name; the folder is the one beside the database that is open here.
 So the row of a copied or foreign database leads to no file of another database.
 Invariants: a lock file names its store and its engine, and the engine's row names the file's inode. A file is unlinked
@@ -26,7 +26,7 @@ from holdfast.store.contract import Store
 from holdfast.store.row_types import EngineRow
 
 Sight = Literal["held", "free", "unknown"]
-"""What the lock of an engine tells: its process lives, its process has ended, or nothing."""
+"""What the lock of an engine says: its process is alive, its process has ended, or nothing."""
 
 TRIES: Final = 1_000
 """How often an engine makes its lock file anew because another one, at its end, removes the folder at that moment. One
@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
 
 NO_LOCK: Final = Mark("", 0, "")
-"""Of an engine whose store is no file: only its lease tells whether it lives."""
+"""The mark of an engine whose store is no file: only its lease says whether it is alive."""
 
 
 class LockFile:
@@ -57,8 +57,8 @@ class LockFile:
         _held.add(self)
 
     def drop(self) -> None:
-        """Unlink the file, then let go of the lock: no process sees a free lock of an engine that still has one. Where
-        the file cannot be unlinked (the file system has become read-only), the free lock tells the same."""
+        """Unlink the file, then release the lock: no process sees a free lock of an engine that still has one. Where
+        the file cannot be unlinked (the file system has become read-only), the free lock says the same."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class LockFile:
 
 
 def _leave_to_parent() -> None:
-    """A lock belongs to the open file, which a forked child shares: unless the child closes it, the engine would look
+    """A lock belongs to the open file, which a forked child shares: unless the child closes it, the engine would appear
     alive for as long as the child lives."""
     for lock in list(_held):
         lock.forget()
@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Locks:
-    """The lock files beside one database, whichever links lead to it. `database` None: it is a server's or in memory,
+    """The lock files beside one database, whichever links lead to it. `database` None: it is on a server or in memory,
     and there are none."""
 
     def __init__(self, database: Path | None, store_id: str) -> None:
@@ -94,7 +94,7 @@ class Locks:
 
     @classmethod
     def of(cls, store: Store) -> Locks:
-        """Those beside the database of a store that is open."""
+        """The lock files beside the database of an open store."""
         return cls(store.file, "" if store.file is None else store.store_id())
 
     def take(self, engine: str) -> LockFile | None:
@@ -171,7 +171,7 @@ class Locks:
         )
 
     def sight(self, row: EngineRow) -> Sight:
-        """What the lock of an engine tells from here. Only processes on one kernel see each other's locks."""
+        """What the lock of an engine says. Only processes on one kernel see each other's locks."""
         path = self._path_of(row)
         if path is None or row.boot != boot_id():
             return "unknown"
@@ -206,14 +206,14 @@ class Locks:
         return None if self._folder is None or name in ("", "..") else self._folder / name
 
     def _is_of(self, fd: int, row: EngineRow) -> bool:
-        """Whether this is the file that the engine has made, and not one that a copy or a person has put there."""
+        """True if this is the file that the engine made, and not one that a copy or a person has put there."""
         content = self._content(row.engine)
         return os.fstat(fd).st_ino == row.lock_inode and os.pread(fd, len(content) + 1, 0) == content
 
 
 def _is_lockable(fd: int) -> bool:
-    """Share the lock, if no engine has it for itself; that ends with the file descriptor. Shared, so that two processes
-    that look at the same moment do not take each other for the engine."""
+    """Take a shared lock, if no engine has an exclusive one; it ends with the file descriptor. Shared, so that two
+    processes that test at the same moment do not take each other for the engine."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -225,8 +225,8 @@ Life = Literal["alive", "late", "dead"]
 
 
 def life_of(row: EngineRow, now: int, locks: Locks) -> Life:
-    """How an engine is, as far as can be seen from here: on its own machine the lock of its process tells, and one that
-    lives may be late with its lease; elsewhere only the lease can tell."""
+    """The state of an engine as far as this process can tell: on its own machine by the lock of its process, where a
+    live one may be late with its lease; elsewhere by the lease alone."""
     match locks.sight(row):
         case "free":
             return "dead"
@@ -237,5 +237,5 @@ def life_of(row: EngineRow, now: int, locks: Locks) -> Life:
 
 
 def is_dead(row: EngineRow, now: int, locks: Locks) -> bool:
-    """Whether an engine's process has gone, or it has been silent for longer than its lease."""
+    """True if the process of an engine has ended, or its lease has expired."""
     return life_of(row, now, locks) != "alive"

@@ -1,9 +1,9 @@
-"""Reads: every verb that only asks, the same on every database.
+"""Queries: every operation that only reads, the same on every database.
 
-Owns: which statement answers which question, and turning its rows into the contract's.
-Never: writes, holds a read transaction longer than one statement, or knows a database: how lists are bound is the
-driver's.
-Invariants: sees only what was committed.
+Owns: which statement answers which question, turning its rows into those of the contract, and the doctor's checks.
+Never: writes, or knows a database: how lists are bound is the driver's. Outside the doctor's evidence it holds no read
+transaction longer than one statement.
+Invariants: sees only what was committed. What one operation returns was true at one moment.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from holdfast.store.row_types import (
 )
 
 _LAST = "\U0010ffff"
-"""Behind everything that begins with a prefix."""
+"""Sorts after everything that begins with a prefix."""
 NUMBER_MAX = 2**63 - 1
-"""Behind every run; a limit that limits nothing."""
+"""Larger than every run number; as a limit, it limits nothing."""
 _BEFORE_ALL = (-(2**63), "")
 _FIRST_TIMER = (-(2**62), 0, "")
 
 _DATED = frozenset({"wait_for_ended_child", "left_alone", "overdue"})
-"""Checks that ask how long ago something was."""
+"""Checks that depend on how long ago something happened."""
 
 _T = TypeVar("_T")
 
 Ask = Callable[[str, tuple[Any, ...]], list[Any]]
-"""All rows that the statement of a name gives."""
+"""Returns all rows of the statement with this name."""
 
 
 def run_row(row: Sequence[Any]) -> RunRow:
-    """A row of `run_state` as the contract has it."""
+    """Convert a row of `run_state` into the contract's."""
     return RunRow(*row)
 
 
@@ -64,23 +64,23 @@ class Queries(ABC):
 
     @abstractmethod
     def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows that the statement of this name gives."""
+        """Return all rows of the statement with this name."""
 
     @abstractmethod
     def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
-        """How a statement is told the time that has passed in this boot, where that counts."""
+        """Bind the time that has passed in this boot, where a statement uses it."""
 
     @abstractmethod
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        """A list as one binding."""
+        """Bind a list as one value."""
 
     def _maybe(self, values: Sequence[int] | Sequence[str] | None) -> Any:
-        """The same; None limits nothing."""
+        """Bind a list, or None, which limits nothing."""
         return None if values is None else self._many(values)
 
     @abstractmethod
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
-        """Pairs as bindings."""
+        """Bind pairs."""
 
     def store_id(self) -> str:
         found: str = self._rows("store_id")[0][0]
@@ -213,7 +213,7 @@ class Queries(ABC):
         return {(row[0], row[1]): self._linked(row) for row in self._rows("event_data_of", self._pairs(places))}
 
     def _linked(self, row: Sequence[Any]) -> LinkedRow:
-        """An event with the hash before it, which of a forked run's first event is in the other run."""
+        """Add the hash of the event before; for the first event of a forked run it is in the origin's journal."""
         linked = LinkedRow._make(row)
         if linked.previous is None and linked.seq > 1:
             origin = self._origin(linked.run_no)
@@ -317,7 +317,7 @@ class Queries(ABC):
 
     @abstractmethod
     def _at_one_moment(self, work: Callable[[Ask], _T]) -> _T:
-        """Does `work`, which may be done twice; all of its statements see the same moment."""
+        """Call `work`, perhaps twice; all of its statements see the same moment."""
 
     def evidence(self, run_no: int, after: int = 0, limit: int | None = None) -> Evidence:
         return self._at_one_moment(lambda ask: _evidence(ask, run_no, after, limit))

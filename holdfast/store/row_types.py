@@ -1,7 +1,7 @@
-"""Rows: what crosses the border between the engine and a store.
+"""Rows: what crosses the boundary between the engine and a store.
 
 Owns: the fields of each row, and what a commit is made of.
-Never: knows which verbs there are (see contract.py).
+Never: knows which operations there are (see contract.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RunRow(msgspec.Struct, gc=False):
     head_hash: bytes
     token: int
     engine: str | None
-    """The engine that holds the lease; None: nobody."""
+    """The engine that holds the lease; None: the run has no owner."""
     fold: bytes | None
     input_hash: str
     parent_no: int | None
@@ -40,7 +40,7 @@ class RunRow(msgspec.Struct, gc=False):
     queue: str = "default"
     """Which engines may drive the run: those that serve this queue."""
     last_engine: str | None = None
-    """The engine that drove the run before whoever holds its lease now, or did last; None: nobody has given it up."""
+    """The engine that drove the run before the current owner, or drove it last; None: no engine has released it yet."""
     format: int = 1
     """What a reader of the run must know (model/journal_format.py)."""
 
@@ -58,13 +58,13 @@ class NodeRow(NamedTuple):
     output_seq: int
     """The event that holds the output or the final error; 0: none."""
     memory_seq: int
-    """The event after which the body's remembered calls are to be read; 0: none yet."""
+    """The event after which the recorded calls of the body are read; 0: none yet."""
     not_before: int
     captured: bytes | None
     scope: bytes | None
     """Counters of a map or loop."""
     is_open: int
-    """1 while the row belongs to the run's memory (its scope is open), else 0."""
+    """1 while the run needs the row in memory (its scope is open), else 0."""
     started_at: int | None
     finished_at: int | None
 
@@ -86,7 +86,7 @@ class EventRow(NamedTuple):
 
 
 class LinkedRow(NamedTuple):
-    """An event as it is read in order to use its data: with what its hash was made of beside its own row."""
+    """An event that is read for its data, with what its hash covers beside its own row."""
 
     run_no: int
     seq: int
@@ -142,14 +142,14 @@ class AskedRow(NamedTuple):
 
 
 class BasketRow(NamedTuple):
-    """What lies in one basket."""
+    """The contents of one basket."""
 
     basket: str
     questions: int
     pended: int
-    """Nodes that ended there, and go on when somebody resumes them."""
+    """Nodes that ended there, and continue when an operator resumes them."""
     since: int
-    """The age of the oldest."""
+    """When the oldest arrived."""
 
 
 class TimerRow(NamedTuple):
@@ -162,7 +162,7 @@ class TimerRow(NamedTuple):
     status: str
     """`set`, `fired` or `cancelled`."""
     boot: str = ""
-    """Not empty: it was set by a duration, in this boot of the machine, which is over at `elapsed`."""
+    """Not empty: the timer was set by a duration, in this boot of the machine, and is due when `elapsed` has passed."""
     elapsed: int = 0
 
 
@@ -184,13 +184,13 @@ class MessageOutcome(NamedTuple):
 
     message_id: str
     status: Literal["held", "consumed", "dead", "new"]
-    """`new`: it is given back, for whoever owns the run next."""
+    """`new`: returned to the inbox, for the next owner of the run."""
     outcome: bytes | None
 
 
 Sent = Literal["new", "duplicate", "conflict", "unknown_run", "finished"]
-"""What became of a message that was sent: it is stored; it was before; its id says something else already; there is no
-such run; the run has ended."""
+"""What became of a message that was sent: it is stored; it was stored before; its id stands for another message; there
+is no such run; the run has ended."""
 
 
 class RunChange(NamedTuple):
@@ -201,14 +201,14 @@ class RunChange(NamedTuple):
     status: str
     branch: int
     engine: str | None
-    """The owner after this commit: us, or None to release the lease in the same transaction; of a run that has not
-    finished we are the `last_engine` then."""
+    """The owner after this commit: this engine, or None to release the lease in the same transaction; then this engine
+    becomes the `last_engine` of a run that has not finished."""
     recoveries: int
     started_at: int | None
     finished_at: int | None
     fold: bytes | None
     format: int = 1
-    """What readers need from now on; the run's format is raised to it, never lowered."""
+    """What readers need from now on; the format of the run is raised to it, never lowered."""
 
 
 class RunStep(msgspec.Struct, frozen=True, gc=False):
@@ -220,8 +220,8 @@ class RunStep(msgspec.Struct, frozen=True, gc=False):
 
 
 class BranchRow(NamedTuple):
-    """One row of `run_branches`; the key is (run_no, branch). The first branch of a run has none, unless the run goes
-    on from another one: then `origin_no` is that run, whose journal up to `cutoff_seq` is the beginning of this
+    """One row of `run_branches`; the key is (run_no, branch). The first branch of a run has none, unless the run was
+    forked from another one: then `origin_no` is that run, whose journal up to `cutoff_seq` is the beginning of this
     one's."""
 
     run_no: int
@@ -235,7 +235,7 @@ class BranchRow(NamedTuple):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """What one run wants to write. Either `create` (a new run) or `change` with its fence."""
+    """What one run writes. Either `create` (a new run) or `change` with its fence."""
 
     run_no: int
     token: int
@@ -250,7 +250,7 @@ class Commit(msgspec.Struct, gc=False):
     outcomes: Sequence[MessageOutcome] = ()
     messages: Sequence[MessageRow] = ()
     """To other runs, in the order in which they arrive (insert only, `no` is ignored). A message_id that exists already
-    is left as it is. What a run that has ended will never read is dead at once, as by `ends`."""
+    is left as it is. A message that an ended run will never read is dead at once, as by `ends`."""
     children: Sequence[Commit] = ()
     """New runs that this commit creates, each with its first rows. A run_id that is taken refuses the whole commit."""
     ends: bool = False
@@ -258,13 +258,12 @@ class Commit(msgspec.Struct, gc=False):
     opens: BranchRow | None = None
     """The branch that is current from now on."""
     gone: Sequence[tuple[str, str, int]] = ()
-    """(node, path, visit): rows that the run does not have any more: on a new branch, or by its journal."""
+    """(node, path, visit): rows that the run no longer has, on a new branch or by its journal."""
     version: int = 0
-    """The version that the run is pinned to from now on; 0: the same."""
+    """The version that the run is pinned to from now on; 0: unchanged."""
     expected_hash: bytes | None = None
-    """The hash of the last event, as its owner knows it; None: of whatever is at `expected_seq`. A database that fell
-    back to an earlier state gives run numbers out again, and a new run can have the token and the last seq of the old
-    one."""
+    """The hash of the last event, as its owner knows it; None: any hash at `expected_seq`. A database that fell back to
+    an earlier state gives run numbers out again, and a new run can have the token and the last seq of the old one."""
 
 
 class CommitResult(NamedTuple):
@@ -272,14 +271,14 @@ class CommitResult(NamedTuple):
 
     refusal: Literal["fenced", "run_exists", "number_taken", "failed", "damaged", "replaced"] | None
     """`number_taken`: another run has the number of a new one. Numbers are given out once, so the database has fallen
-    back to an earlier state since this one was. `damaged`: a part of the database that the commit needs cannot be
-    read. `replaced`: it has landed, but its answer was lost and the run has another token by now: what follows from it
-    is the next owner's to do."""
+    back to an earlier state since. `damaged`: a part of the database that the commit needs cannot be read. `replaced`:
+    the commit was written, but its answer was lost and the run has another token by now: the next owner does what
+    follows from it."""
     detail: str = ""
 
 
 class EngineRow(NamedTuple):
-    """One row of `engines`: who is or was alive. A boot is a new engine id."""
+    """One row of `engines`: an engine that is or was alive. A boot is a new engine id."""
 
     engine: str
     host: str
@@ -287,14 +286,14 @@ class EngineRow(NamedTuple):
     lock_file: str
     started_at: int
     expires_at: int
-    """When its lease runs out by the clock that all engines of the store share."""
+    """When its lease expires by the clock that all engines of the store share."""
     can_run: bytes
     boot: str = ""
     """The boot of the kernel on which it runs, of an engine that has a lock file there."""
     lock_inode: int = 0
-    """The inode of its lock file: `lock_file` is a base name, and a file of that name may be another one."""
+    """The inode of its lock file: `lock_file` is a base name, which another file could have."""
     awake_until: int = 0
-    """When its lease runs out by the time in which the engine counts it: on that boot, monotonic time."""
+    """When its lease expires in the time by which the engine counts it: monotonic time, on that boot."""
 
 
 class VersionRow(NamedTuple):
@@ -312,10 +311,10 @@ class Evidence(NamedTuple):
 
     run: RunRow | None
     events: list[EventRow]
-    """The run's own; what it shares with the run it was forked from is that run's."""
+    """The run's own; events that it shares with the run it was forked from are that run's."""
     branches: list[BranchRow]
     complete: bool
-    """These are the last events there are. Only then the rows below are read."""
+    """These are the last events. Only then the rows below are read."""
     nodes: Sequence[NodeRow] = ()
     waits: Sequence[WaitRow] = ()
     timers: Sequence[TimerRow] = ()
@@ -332,7 +331,7 @@ Check = Literal[
 
 
 class Suspect(NamedTuple):
-    """One answer to such a question: what is there, and what should be."""
+    """One answer to such a question: what was found, and what was expected."""
 
     run_no: int
     run_id: str | None
@@ -344,28 +343,28 @@ class Suspect(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a store is among its copies."""
+    """Which of several copies of a store this is."""
 
     epoch: int
     """1 in a store that was never restored. A restored or copied one has a higher number than any before: the time, in
     microseconds, so that two restores of one backup differ."""
     closed: str
-    """Why engines do not work on it: `backup` (it is one) or `restored` (it was not activated yet); empty: they do."""
+    """Why engines do not work on it: `backup` (it is one) or `restored` (it is not activated yet); empty: they do."""
 
 
 class Health(NamedTuple):
     """The state of the database itself."""
 
     damage: Sequence[str]
-    """What the database says about its own file; empty: nothing."""
+    """Damage that the database reports about its own file; empty: none."""
     durable: bool
-    """What returned from a commit is on the disk."""
+    """True if what a commit returned for is on the disk."""
     schema: int
     schema_wanted: int
 
 
 class Rebuilt(NamedTuple):
-    """A run's rows as its journal has them. Columns of the lease, and what a run never changes, are left alone."""
+    """The rows of a run as its journal implies them. Columns of the lease, and what a run never changes, stay."""
 
     run_no: int
     token: int

@@ -1,7 +1,8 @@
 """Addresses: which database a URL means.
 
-Owns: the schemes there are, choosing the driver, and what of an address may be shown.
-Never: connects. PostgreSQL's driver is imported when the first address asks for it: nobody else waits for it.
+Owns: the supported schemes, choosing the driver, and which part of an address may be shown.
+Never: connects. PostgreSQL's driver is imported by the first address that needs it, so that no other program waits for
+it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _OF_POSTGRES: Final = ("postgresql", "postgres")
 
 
 def store_at(url: str, *, create: bool = True, allow_network: bool = False) -> Store:
-    """The store that an address means, not open yet. Without `create`, opening one that is not there raises
-    StoreMissing and makes nothing. With `allow_network` a file may be on a file system whose locks do not work. Raises
-    UsageError for a scheme that nobody knows."""
+    """The store that an address means, not open yet. Without `create`, opening one that does not exist raises
+    StoreMissing and creates nothing. With `allow_network` a file may be on a file system whose locks do not work.
+    Raises UsageError for an unknown scheme."""
     if is_postgres(url):
         from holdfast.store.postgres.postgres_store import PostgresStore
 
@@ -34,7 +35,7 @@ def store_at(url: str, *, create: bool = True, allow_network: bool = False) -> S
 
 
 def contents_at(url: str) -> Contents:
-    """Everything in the database that an address means, which must be there; for copying."""
+    """Everything in the database that an address means, which must exist; for copying."""
     if is_postgres(url):
         from holdfast.store.postgres.postgres_contents import PostgresContents
 
@@ -46,7 +47,7 @@ def contents_at(url: str) -> Contents:
 
 
 def is_postgres(url: str) -> bool:
-    """Whether an address names a PostgreSQL server; else it names a SQLite file. UsageError: neither."""
+    """True if an address names a PostgreSQL server, False for a SQLite file. Raises UsageError for anything else."""
     found = _SCHEME.match(url)
     scheme = "sqlite" if found is None else found[1].lower()
     if scheme not in ("sqlite", *_OF_POSTGRES):
@@ -55,17 +56,17 @@ def is_postgres(url: str) -> bool:
 
 
 def database_file(url: str) -> Path | None:
-    """The file that an address names, absolute; None: there is none, it is a server's or in memory."""
+    """The absolute path of the file that an address names; None for a server or a database in memory."""
     return None if is_postgres(url) else sqlite_connections.database_path(url)
 
 
 def outlives_process(url: str) -> bool:
-    """Whether an address names anything but a database in memory."""
+    """True unless an address names a database in memory."""
     return is_postgres(url) or sqlite_connections.database_path(url) is not None
 
 
 def shown(url: str) -> str:
-    """An address as it may be printed and logged: without a password, and good in any directory."""
+    """An address as it may be printed and logged: without a password, and independent of the current directory."""
     if is_postgres(url):
         from holdfast.store.postgres.postgres_address import address
 
