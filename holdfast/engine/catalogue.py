@@ -171,7 +171,8 @@ class Catalogue:
             verdict = {"outcome": "applied", **msgspec.to_builtins(recovered)}
             status: Literal["consumed", "dead"] = "consumed" if commit.events else "dead"  # no event tells of it
             commit.outcomes = [MessageOutcome(message.message_id, status, _encode(verdict)), *commit.outcomes]
-        log.warning("run %s is recovered (%s): %s", row.run_id, recovered.case, recovered.what)
+        at = "" if recovered.branch is None else _where(recovered)
+        log.warning("run %s is recovered (%s): %s%s", row.run_id, recovered.case, recovered.what, at)
         return commit
 
     def _examine(self, row: RunRow, wish: Wish) -> tuple[Finding, History, Plan] | Difference | LowToken | Recovered:
@@ -264,6 +265,10 @@ class Catalogue:
 def _last_seq(store: Store, row: RunRow) -> int:
     """The last event of a run's journal, whatever its row says."""
     return max((event.seq for event in store.events(row.run_no, row.last_seq)), default=row.last_seq)
+
+
+def _where(recovered: Recovered) -> str:
+    return f"; it goes on with branch {recovered.branch}, cut off at event {recovered.cutoff_seq}"
 
 
 def _left_alone(row: RunRow) -> Recovered:

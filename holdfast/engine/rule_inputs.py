@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -213,25 +214,26 @@ def provide_params(actor: RunActor, scope: OpenScope) -> None:
     """Submit the parameters of a scope; for a run that has not written everything yet, once it has: the output of a map
     is read from its rows."""
     if actor.write_buffer.entries:
-        actor.engine.spawn(_reading(actor, _provide_params_later(actor, scope)))
+        actor.engine.spawn(_reading(actor, functools.partial(_provide_params_later, actor, scope)))
     else:
         actor.submit(params(actor.engine.values, actor.state, scope))
 
 
 def provide_undo(actor: RunActor) -> None:
     """Read what there is to compensate beside the loop, and submit it."""
-    actor.engine.spawn(_reading(actor, _provide_undo(actor)))
+    actor.engine.spawn(_reading(actor, functools.partial(_provide_undo, actor)))
 
 
 def provide_result(actor: RunActor) -> None:
     """Read the result beside the loop, and submit it."""
-    actor.engine.spawn(_reading(actor, _provide_result(actor)))
+    actor.engine.spawn(_reading(actor, functools.partial(_provide_result, actor)))
 
 
-async def _reading(actor: RunActor, work: Coroutine[Any, Any, None]) -> None:
-    """Do `work`, which reads from the store. A read that fails does not fail the run: the actor is detached."""
+async def _reading(actor: RunActor, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do `work`, which reads from the store. A read that fails does not fail the run: the actor is detached. Where the
+    engine closes before this task has begun, the coroutine of `work` is not made."""
     try:
-        await work
+        await work()
     except CANNOT_BE_READ as e:
         actor.cannot_read(e)
 

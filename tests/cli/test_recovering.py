@@ -38,3 +38,26 @@ def test_a_run_that_cannot_be_repaired_is_an_error_with_the_ways_out(project: Pr
     assert ended.returncode == 1
     assert "run r cannot be repaired" in ended.stderr
     assert "restore a backup" in ended.stderr
+
+
+ASKING = """
+import holdfast as hf
+
+
+@hf.workflow
+async def asking(ctx: hf.Context) -> int:
+    return await ctx.ask("how many?", schema=int)
+"""
+
+
+@pytest.mark.parametrize("verb", ["recover", "resume"])
+def test_a2_the_call_that_recovers_prints_the_question_that_is_asked_again(project: Project, verb: str) -> None:
+    (project.directory / "asking.py").write_text(ASKING)
+    assert project.cli("run", "asking.py", "--run-id", "r", "-q").returncode == 3
+    corrupt(project.url, "r", "A2")
+    ended = project.cli(verb, "r")
+    assert ended.returncode == 3
+    assert "how many?" in ended.stdout + ended.stderr
+    assert "holdfast respond" in ended.stdout + ended.stderr
+    events = [event["type"] for event in project.events("r")]
+    assert (events.count("RunRecovered"), events.count("WaitOpened")) == (1, 2)

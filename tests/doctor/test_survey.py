@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.doctor.ward import examine, harm, opened, repair, told
+from tests.doctor.ward import examine, harm, journal, opened, repair, told
 
 """999999 is the number of no run."""
 
@@ -229,6 +229,25 @@ def test_a_run_that_nobody_drives_is_left_alone_only_after_five_minutes(ward: Pa
     late = examine(ward, run_ids=["retrying"], orphan_seconds=0.0)
     assert ("I51", "retrying") in told(late.violations)
     assert "holdfast resume retrying" in next(v.repair for v in late.violations if v.code == "I51")
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(299, False), (301, True)])
+def test_an_orphan_is_told_when_nothing_has_happened_for_five_minutes(ward: Path, seconds: int, is_told: bool) -> None:
+    harm(ward, "UPDATE run_state SET status = 'running' WHERE run_no = {retrying}")
+    later = _StoppedClock(journal(ward, "retrying")[-1].at + seconds * 1_000_000)
+    found = told(examine(ward, run_ids=["retrying"], clock=later).violations)
+    assert (("I51", "retrying") in found) is is_told
+
+
+class _StoppedClock:
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now(self) -> int:
+        return self._now
+
+    def elapsed(self) -> None:
+        """Durations are counted by what it shows."""
 
 
 def test_a_timer_that_nobody_woke_up_for_is_told(ward: Path) -> None:

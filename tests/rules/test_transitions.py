@@ -96,3 +96,27 @@ def test_the_fold_refuses_an_event_out_of_order() -> None:
     evolve(state, ev.Entry(2, 0, ev.NodeScheduled(1), "a", "."))
     with pytest.raises(AssertionError, match="event 2 after 2"):
         evolve(state, ev.Entry(2, 0, ev.NodeStarted(1), "a", "."))
+
+
+def test_run_table_is_exactly_this() -> None:
+    assert {str(now): {str(to) for to in RUN_TRANSITIONS[now]} for now in R} == {
+        "created": {"running", "suspended", "completed", "failed", "cancelled"},
+        "running": {"suspended", "completed", "failed", "cancelled"},
+        "suspended": {"running", "completed", "failed", "cancelled"},
+        "completed": set(),
+        "failed": set(),
+        "cancelled": set(),
+    }
+
+
+def test_node_table_is_exactly_this() -> None:
+    assert {str(now): {str(to) for to in NODE_TRANSITIONS[now]} for now in N} == {
+        "pending": {"scheduled", "skipped", "failed", "cancelled"},
+        "scheduled": {"scheduled", "running", "failed", "cancelled"},
+        "running": {"scheduled", "suspended", "completed", "failed", "cancelled"},
+        "suspended": {"running", "completed", "failed", "cancelled"},
+        "completed": set(),
+        "failed": {"scheduled", "suspended"},
+        "skipped": set(),
+        "cancelled": set(),
+    }
