@@ -1,12 +1,12 @@
-"""Backups: a SQLite database copied while it is in use, put back, and handed over to engines.
+"""Backups: copy a SQLite database while it is in use, restore it, and activate it for engines.
 
-Owns: what a backup file is, how one takes the place of a database, and which databases engines may work on.
-Never: makes or restores a backup of a server (its own means do that, and do it better), or touches a database that
-somebody has open.
-Invariants: a file gets its name when it is whole, verified and on the disk. Engines do not work on a backup, nor on
-what was restored from one, until somebody activates it; then it has an epoch of its own, and higher tokens than any
+Owns: what a backup file is, how one replaces a database, and which databases engines may work on.
+Never: makes or restores a backup of a server (its own tools do that, and do it better), or touches a database that a
+process has open.
+Invariants: a file gets its name when it is complete, verified and on the disk. Engines do not work on a backup, nor on
+what was restored from one, until an operator activates it; then it has an epoch of its own, and higher tokens than any
 engine was ever given. The database that `restore` replaces is kept beside it; `backup` replaces an older backup of the
-same store, and any other file only when it is told to replace that.
+same store, and any other file only if it is told to.
 On crash: the old database is there or the new one, never a mixture; a file with `.making-` in its name is a leftover.
 """
 
@@ -36,19 +36,19 @@ from holdfast.store.sqlite.sqlite_opening import is_our_header
 from holdfast.store.urls import contents_at, database_file, is_postgres, shown
 
 PAGES_AT_ONCE: Final = 2_000
-"""Of a copy: 8 MiB, so that progress is told a few times a second."""
+"""Pages copied between two reports of progress: 8 MiB, a few reports a second."""
 
 RESTORED_TOKENS: Final = 1_000_000
-"""How much higher tokens are in a restored store: nobody has claimed a run as often since its backup was made, so no
-engine of the time after the backup has a token that is given out again."""
+"""How much higher tokens are in a restored store: no run has been claimed as often since its backup was made, so no
+token that an engine was given after the backup is given out again."""
 
 Replaces = Literal["nothing", "backup", "anything"]
-"""Which file that is there already a backup takes the place of: none, an older backup of the same store, or any."""
+"""Which existing file a backup may replace: none, an older backup of the same store, or any."""
 
 OLDER_BACKUP: Final = "an older backup of the same store"
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many pages are copied."""
+"""Called with the number of pages copied, and of all pages."""
 
 
 class Restored(NamedTuple):
@@ -56,14 +56,14 @@ class Restored(NamedTuple):
 
     epoch: int
     replaced: Path | None
-    """Where the database is that was there before."""
+    """Where the replaced database is kept."""
 
 
 def backup(
     url: str, target: Path, *, replaces: Replaces = "nothing", progress: Progress = lambda done, total: None
 ) -> int:
-    """Copy a database, which engines may be using, into a file that stands alone; its size in bytes. Raises UsageError
-    when a file is there that is not to be replaced."""
+    """Copy a database, which engines may be using, into a file that stands alone; return its size in bytes. Raises
+    UsageError if a file exists that must not be replaced."""
     source = _file_of(url)
     open_once(url, create=False)
     with closing(SqliteContents(source)) as contents:
@@ -86,7 +86,7 @@ def backup(
 
 
 def _refuse_to_replace(target: Path, store_id: str, replaces: Replaces) -> None:
-    """Raise UsageError when a backup of this store must not take the place of what is there."""
+    """Raise UsageError if a backup of this store must not replace what is there."""
     if not os.path.lexists(target):
         return
     what = _what_is_at(target, store_id)
@@ -102,7 +102,7 @@ def _refuse_to_replace(target: Path, store_id: str, replaces: Replaces) -> None:
 
 
 def _what_is_at(path: Path, store_id: str) -> str:
-    """What a file is to a store that is backed up; nothing is changed by looking."""
+    """Describe a file relative to the store that is backed up. Changes nothing."""
     if path.is_symlink():
         return "a symbolic link"
     if not path.is_file():
@@ -125,8 +125,8 @@ def _header(path: Path) -> bytes:
 
 
 def restore(url: str, backup: Path, *, is_dead: IsDead, progress: Progress = lambda done, total: None) -> Restored:
-    """Put a backup in the place of a database; the one that is there is kept under another name. Engines do not work on
-    it until it is activated."""
+    """Replace a database by a backup; the replaced one is kept under another name. Engines do not work on the restored
+    one until it is activated."""
     target = _file_of(url)
     if not backup.is_file():
         raise StoreMissing(f"there is no backup {backup}.")
@@ -150,8 +150,8 @@ def restore(url: str, backup: Path, *, is_dead: IsDead, progress: Progress = lam
 
 
 def activate(url: str, *, is_dead: IsDead, restored: bool = False) -> Standing | None:
-    """Let engines work on a store again, and say what it is now; None: they may already. `restored`: it was put back by
-    other means than `restore`, and is made a store of its own first."""
+    """Let engines work on a store again; return what it is now, or None if they could already. `restored`: it was
+    restored by other means than `restore`, and gets an epoch and tokens of its own first."""
     open_once(url, create=False)
     with closing(contents_at(url)) as contents:
         refuse_engines(contents, is_dead)
@@ -180,7 +180,7 @@ def _file_of(url: str) -> Path:
 
 @contextmanager
 def _made_beside(target: Path) -> Iterator[Path]:
-    """A new, empty file in the same directory, for its owner alone; it is gone at the end, unless it was renamed."""
+    """Create an empty file in the same directory, for its owner alone; remove it at the end unless it was renamed."""
     making = target.with_name(f"{target.name}.making-{secrets.token_hex(4)}")
     try:
         os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -198,7 +198,7 @@ def _made_beside(target: Path) -> Iterator[Path]:
 
 
 def _unused(path: Path) -> apsw.Connection:
-    """A connection that reads a file which nobody writes to; unless it has a log, nothing is made beside it."""
+    """Connect to a file that no process writes to, to read it. Unless it has a log, no file is created beside it."""
     if Path(f"{path}-wal").exists():
         return Readers(path, None).connect()
     address = f"file:{quote(str(path.absolute()))}?immutable=1"
@@ -206,7 +206,7 @@ def _unused(path: Path) -> apsw.Connection:
 
 
 def _copy_pages(reading: apsw.Connection, target: Path, progress: Progress) -> None:
-    """All pages of a database as of one moment, whoever writes to it meanwhile."""
+    """Copy all pages of a database as of one moment, whatever is written to it meanwhile."""
     reading.execute("BEGIN")
     reading.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # the moment
     with closing(apsw.Connection(str(target))) as writing, writing.backup("main", reading, "main") as copying:
@@ -215,8 +215,8 @@ def _copy_pages(reading: apsw.Connection, target: Path, progress: Progress) -> N
 
 
 def _finish(path: Path, *, replaces: Path | None = None) -> int:
-    """Verify a copy that no process has open, give it the access of the database that it is to replace, see that it is
-    on the disk, and keep any process from taking another's log for its own; return its size."""
+    """Verify a copy that no process has open, give it the access rights of the database that it is to replace, sync it
+    to the disk, and keep any process from taking another log for its own; return its size."""
     with closing(_unused(path)) as connection:
         damage = [str(line) for (line,) in connection.execute("PRAGMA integrity_check")]
     if damage != ["ok"]:
@@ -250,13 +250,13 @@ def _put(making: Path, target: Path, *, replaces: bool) -> None:
         try:
             os.link(making, target)
         except FileExistsError:
-            raise UsageError(f"{target} is there already; somebody else has made it") from None
+            raise UsageError(f"{target} exists already; another process has just made it") from None
     _sync_directory(target)
 
 
 def _epoch_of(target: Path, is_dead: IsDead) -> int:
-    """The epoch of the database that is to be replaced, 0 if there is none that can be read. Refuses a file of another
-    program, and one on which an engine lives."""
+    """The epoch of the database that is to be replaced, 0 if there is none that can be read. Raises UsageError for a
+    file of another program, and for a database with a live engine."""
     if not target.exists() or not target.stat().st_size:
         return 0
     try:
@@ -271,8 +271,8 @@ def _epoch_of(target: Path, is_dead: IsDead) -> int:
 
 
 def _replace(target: Path, making: Path, *, keeps: bool) -> Path | None:
-    """Put a finished file in the place of a database that no process has open, if there is one; where that one is kept
-    now. With `keeps` False it is gone, in the moment in which the new one takes its name."""
+    """Replace a database that no process has open, if there is one, by a finished file; return where the old one is
+    kept. With `keeps` False the old one is removed at the moment in which the new one takes its name."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = target.with_name(f"{target.name}.replaced-{moment}-{secrets.token_hex(2)}")
     if not target.exists():
@@ -296,8 +296,8 @@ def _replace(target: Path, making: Path, *, keeps: bool) -> Path | None:
 
 
 def _keep_log(target: Path, kept: Path) -> None:
-    """Move the log of the database that is replaced with it. There is none unless that one is damaged: who closes it
-    last, as we did when we looked at it, copies its log into it."""
+    """Move the log of the replaced database with it. There is none unless the database is damaged: the last connection
+    that closes it, here the one that has just read it, copies the log into it."""
     with suppress(FileNotFoundError):
         Path(f"{target}-wal").rename(f"{kept}-wal")
     Path(f"{target}-shm").unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Contents: a whole database, table by table, as it is copied into another one.
+"""Contents: a whole database, table by table, for copying it into another one.
 
-Owns: what both drivers offer for that, which tables are not copied, and how a database says that it is not whole.
-Never: goes through the verbs of a store. What is copied is what the schema has: a column that is added there is copied
-without a word here.
+Owns: what both drivers offer for that, which tables are not copied, and how a database says that it is incomplete.
+Never: uses the operations of a store. What is copied is what the schema has: a new column is copied without a change
+here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from holdfast.model.errors import StoreInactive, UnfinishedCopy
 from holdfast.store.row_types import EngineRow, Standing
 
 UNFINISHED: Final = 0
-"""The schema version of a database that is being copied into. No store has it, so nobody opens such a database."""
+"""The schema version of a database that is being copied into. No store has it, so that no engine opens such a
+database."""
 
 OWN: Final = frozenset({"store_meta", "store_migrations"})
-"""What a database is and how it came to be. What of `store_meta` goes into a copy is in `copying.py`."""
+"""What a database is and how it was made. `copying.py` decides what of `store_meta` goes into a copy."""
 
 OF_ENGINES: Final = frozenset({"engines", "engine_slots"})
-"""Who works on a database, and on what; nobody works on a copy yet."""
+"""The engines of a database and what they hold; a copy has no engines yet."""
 
 NOT_COPIED: Final = OWN | OF_ENGINES
 
@@ -30,7 +31,7 @@ Row = tuple[Any, ...]
 
 
 class Table(NamedTuple):
-    """What a table is made of, under the same names on every database."""
+    """The columns and the key of a table, under the same names on every database."""
 
     columns: tuple[str, ...]
     """By name."""
@@ -52,19 +53,19 @@ class Contents(Protocol):
     """Everything in a database that has the newest schema. Raises StoreError or one of its kinds."""
 
     shown: str
-    """Its address, for people."""
+    """Its address, as it may be shown."""
 
     def close(self) -> None: ...
 
     def freeze(self) -> None:
-        """From now on nobody else writes, until this is closed; whoever tries waits."""
+        """Keep all other writers waiting until this is closed."""
         ...
 
     def now(self) -> int: ...
     def meta(self) -> Meta: ...
     def engines(self) -> list[EngineRow]: ...
     def tables(self) -> dict[str, Table]:
-        """Those that are copied, by name."""
+        """The tables that are copied, by name."""
         ...
 
     def count(self, name: str) -> int: ...
@@ -73,7 +74,7 @@ class Contents(Protocol):
         ...
 
     def begin(self) -> None:
-        """Mark it as unfinished and take every row out of it, in one transaction."""
+        """Mark the database as unfinished and delete every row, in one transaction."""
         ...
 
     def write(self, name: str, table: Table, rows: Sequence[Row]) -> None:
@@ -81,18 +82,18 @@ class Contents(Protocol):
         ...
 
     def complete(self, meta: Meta) -> None:
-        """It is whole, and says this about itself: numbers are given out behind those that are there, and it can be
-        opened."""
+        """Mark the database as complete, with this about itself: new numbers are given out after the existing ones, and
+        it can be opened."""
         ...
 
     def mark(self, standing: Standing, *, token_step: int = 0) -> None:
-        """Say what it is among its copies. With a `token_step`, also forget its engines and free every run, whose token
-        grows by that; all in one transaction."""
+        """Set which of several copies this is. With a `token_step`, also remove its engines and free every run, whose
+        token grows by that; all in one transaction."""
         ...
 
 
 def refuse_unfinished(version: int, where: str) -> None:
-    """Raises UnfinishedCopy when this is the schema version of a database that is not whole."""
+    """Raise UnfinishedCopy if this is the schema version of an incomplete database."""
     if version == UNFINISHED:
         raise UnfinishedCopy(
             f"{where} is the beginning of a copy that did not come to its end. Copy again: "
@@ -101,7 +102,7 @@ def refuse_unfinished(version: int, where: str) -> None:
 
 
 def refuse_closed(standing: Standing, where: str) -> None:
-    """Raises StoreInactive when engines may not work on a database."""
+    """Raise StoreInactive if engines may not work on a database."""
     if standing.closed:
         what = "is a backup" if standing.closed == "backup" else "was restored from a backup"
         command = shlex.join(["holdfast", "db", "activate", "--db", where])

@@ -1,10 +1,10 @@
-"""Copying: everything of one database into another one, of the same kind or not.
+"""Copying: all of one database into another one, of the same kind or not.
 
-Owns: what may be copied into what, the batches, what is different in a copy, and the proof that nothing else is.
-Never: makes the copy of a database with a live engine, or into one that holds anything.
-Invariants: nobody writes to the source meanwhile. A target that is not whole says so from before its first row until
-its contents have been read again and found equal.
-On crash: the target is refused by whoever opens it; it is emptied and copied into again on request.
+Owns: what may be copied into what, the batches, what differs in a copy, and the proof that nothing else does.
+Never: copies a database with a live engine, or into one that is not empty.
+Invariants: no process writes to the source meanwhile. An incomplete target says so from before its first row until its
+contents have been read again and found equal.
+On crash: the target cannot be opened; it is emptied and copied into again on request.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OTHER_IDENTITY: Final = (
 )
 
 IsDead = Callable[[Contents, EngineRow, int], bool]
-"""Whether an engine has gone, at this moment."""
+"""True if an engine is dead at this moment."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 """A row of `run_state`, by column, as it is in the copy."""
 
 Progress = Callable[[str, str, int, int], None]
-"""Told what is being done with which table, and how many of how many rows are done."""
+"""Called with what is being done with which table, and how many of how many rows are done."""
 
 
 class Copied(NamedTuple):
@@ -50,7 +50,7 @@ class Copied(NamedTuple):
     table: str
     rows: int
     digest: str
-    """Of its rows in the order of their key, as they are in the copy."""
+    """Digest of its rows in the order of their key, as they are in the copy."""
 
 
 def copy(
@@ -62,12 +62,12 @@ def copy(
     new_identity: bool = False,
     progress: Progress = lambda what, table, done, total: None,
 ) -> list[Copied]:
-    """Copy everything, and return when the copy was read again and found equal; it can be opened then.
+    """Copy everything, and return after the copy has been read again and found equal; then it can be opened.
 
-    The target is made if it is not there, and must be empty. `again`: or the beginning of a copy that did not come to
-    its end. Runs have no owner there, and their tokens are higher than any that was given out before. It has the id of
-    the source, and a higher epoch; with `new_identity` an id of its own, and its unfinished runs are on hold: what they
-    did is known to others under idempotency keys of the source.
+    The target is created if it does not exist, and must be empty. With `again` it may also be an incomplete copy. Runs
+    have no owner there, and their tokens are higher than any that was given out before. It has the id of the source and
+    a higher epoch; with `new_identity` an id of its own, and its unfinished runs are on hold: other systems know what
+    they did under idempotency keys of the source.
     """
     open_once(source_url, create=False)
     try:
@@ -96,12 +96,12 @@ def copy(
 
 
 def next_epoch(epoch: int, now: int) -> int:
-    """The epoch of a store that goes on from another one."""
+    """The epoch of a store that continues another one."""
     return max(epoch + 1, now)
 
 
 def open_once(url: str, *, create: bool = True) -> None:
-    """What opening a store does: making it, bringing it to the newest schema, refusing it."""
+    """Open a store and close it again: create it, migrate it, or refuse it."""
     store = store_at(url, create=create)
     store.open()
     store.close()
@@ -125,7 +125,7 @@ def _refuse_target(source: Contents, target: Contents) -> None:
 
 
 def refuse_engines(side: Contents, is_dead: IsDead) -> None:
-    """Raises UsageError, by name, while an engine works on this side."""
+    """Raise UsageError, with its name, if an engine works on this side."""
     now = side.now()
     for engine in side.engines():
         if not is_dead(side, engine, now):
@@ -166,12 +166,12 @@ def _as_copied(rows: Iterator[Row], name: str, table: Table, change: Change) -> 
 
 
 def _freed(run: dict[str, Any]) -> dict[str, Any]:
-    """Nobody owns a run in a copy, and whoever did before cannot be taken for its owner."""
+    """A run has no owner in a copy, and a former owner cannot be taken for its owner."""
     return run | {"engine": None, "last_engine": run["engine"] or run["last_engine"], "token": run["token"] + 1}
 
 
 def _on_hold(run: dict[str, Any]) -> dict[str, Any]:
-    """The same in a copy that is another store."""
+    """The same in a copy that is another store: an unfinished run is put on hold."""
     if run["status"] in RUN_TERMINAL:
         return _freed(run)
     before = "" if run["hold"] is None else f" It was on hold before: {run['hold']}"
@@ -187,20 +187,20 @@ def _verify(target: Contents, expected: Copied, table: Table, progress: Progress
     if found != expected:
         raise StoreError(
             f"{target.shown}: the table {expected.table} is not what was copied into it: {found.rows:,} rows with the "
-            f"digest {found.digest}, and {expected.rows:,} with {expected.digest} were copied. Does somebody else "
+            f"digest {found.digest}, and {expected.rows:,} with {expected.digest} were copied. Does another program "
             "write there?"
         )
 
 
 class _Digest:
-    """What rows amount to, in their order."""
+    """A digest over rows, in their order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
         self.rows = 0
 
     def add(self, row: Row) -> int:
-        """Add a row; its size."""
+        """Add a row; return its size."""
         data = _encode(row)
         self._hash.update(data)
         self.rows += 1
@@ -211,7 +211,7 @@ class _Digest:
 
 
 def _batches(rows: Iterator[Row], digest: _Digest) -> Iterator[list[Row]]:
-    """Rows in portions that fit into memory; each has gone into the digest."""
+    """Rows in portions that fit into memory, each added to the digest."""
     batch: list[Row] = []
     size = 0
     for row in rows:

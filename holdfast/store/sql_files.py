@@ -2,7 +2,7 @@
 
 Owns: finding the named blocks, repeating a row's template as often as there are rows, the order of migrations and their
 checksums, and which of them a database still needs.
-Never: puts a value into SQL: what is repeated stands in the file, and values are always bound. Applies no migration
+Never: puts a value into SQL: what is repeated is in the file, and values are always bound. Applies no migration
 (see sqlite_opening.py and postgres_schema.py).
 Invariants: a name stands for one block of one driver. Row counts are `SIZES`, so that few different statements exist
 and each is prepared once. The statements of a migration that was released never change. schema.sql is what all of them
@@ -24,14 +24,14 @@ from holdfast.model.errors import NewerStore, StoreError
 
 SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
 """Rows of one statement. More than 64 were not quicker when measured, and the writer holds the GIL while it binds them.
-Three is what one step of one run appends to its journal: a run that is alone waits for every statement."""
+Three is what one step of one run appends to its journal: a single run waits for every statement."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW_MARK = "/*row*/"
 
 
 class Repeated:
-    """A statement whose row template is repeated: `batches` cuts any number of rows into prepared sizes."""
+    """A statement whose row template is repeated: `batches` splits any number of rows into prepared sizes."""
 
     __slots__ = ("_few", "_texts")
 
@@ -78,7 +78,7 @@ def schema(dialect: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without comment lines: a statement is looked up by its text, so it should be short."""
+    """Strip comment lines: a statement is looked up by its text, so it should be short."""
     lines = (line.strip() for line in text.splitlines())
     return " ".join(line for line in lines if line and not line.startswith("--"))
 
@@ -120,8 +120,8 @@ def _migration(number: int, name: str, file: Traversable) -> Migration:
 
 
 def pending(known: tuple[Migration, ...], applied: dict[int, str], where: str) -> tuple[Migration, ...]:
-    """The migrations still to apply. Raises StoreError for a database whose migrations are not ours (one made before
-    the first release among them), and NewerStore for one of a newer version."""
+    """The migrations still to apply. Raises StoreError for a database with other migrations than ours (also one from
+    before the first release), and NewerStore for one of a newer version."""
     if applied and applied.get(1) != known[0].checksum:
         raise StoreError(
             f"{where} was made by another Holdfast than this one: by one from before the first release, or by a "

@@ -1,15 +1,15 @@
-"""Logs: whether the write-ahead log beside a database file was written for it.
+"""Foreign logs: whether the write-ahead log beside a database file was written for it.
 
 Owns: recognising a log that belongs to another state of the file (a backup was copied over a database whose process had
 been killed), and setting it aside before SQLite replays it into the wrong pages.
-Never: deletes a log, touches one of a database that somebody has open, or acts without proof.
+Never: deletes a log, touches the log of a database that a process has open, or acts without proof.
 Invariants: the proof is the change counter in the header of the database, which is part of page 1. A connection that
 writes page 1 to the log gives it the counter that it had when the connection last read the page, plus one; a checkpoint
 copies it into the file. So in every crash the counter of the file is at least that of the first page 1 in the log minus
 one, and at most that of the last. The first commit of every store writes page 1, so that there is one. A backup made by
-SQLite begins at 1; one made by `holdfast db backup` has a multiple of `BACKUP_COUNTER_STEP`, chosen at random. When a
-backup is opened for the first time, it is given a counter at random that no backup has: else the log of the database
-that was made from it would also fit the backup itself, when that is put back once more.
+SQLite begins at 1; one made by `holdfast db backup` has a random multiple of `BACKUP_COUNTER_STEP`. A backup that is
+opened for the first time gets a random counter that no backup has: otherwise the log of the database that was made from
+it would also fit the backup itself, if that is restored once more.
 On crash: the log has its old name or its new one.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger("holdfast.store")
 _LOG_HEADER: Final = Struct(">8I")
 _FRAME_HEADER: Final = Struct(">6I")
 _MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
-"""How a log begins, and in which byte order its checksums are made."""
+"""How a log begins, and in which byte order its checksums are computed."""
 
 
 class Counters(NamedTuple):
@@ -44,11 +44,11 @@ class Counters(NamedTuple):
 
 
 def set_aside_foreign(file: OpenFile, log_path: Path) -> Path | None:
-    """Rename the log of a database that nobody has open, if it was not written for it; its new name."""
+    """Rename the log of a database that no process has open, if it was not written for it; return its new name."""
     if not file.is_alone or not _may_hold_frames(log_path):
         return None
     with file.exclusively() as is_ours:
-        if not is_ours:  # whoever has it open uses this log
+        if not is_ours:  # a process has it open, and uses this log
             return None
         counter = int.from_bytes(file.header()[COUNTER_AT : COUNTER_AT + 4], "big")
         found = counters(log_path)
@@ -68,7 +68,7 @@ def set_aside_foreign(file: OpenFile, log_path: Path) -> Path | None:
 
 
 def backup_counter() -> int:
-    """The change counter of a backup that is being made."""
+    """A change counter for a new backup."""
     return CHOSEN_COUNTER_MIN + secrets.randbelow(CHOSEN_COUNTER_MIN // BACKUP_COUNTER_STEP) * BACKUP_COUNTER_STEP
 
 
@@ -82,15 +82,15 @@ def renumber_backup(file: OpenFile, log_path: Path) -> None:
 
 
 def _is_fresh_backup(header: bytes) -> bool:
-    """Whether a database has the change counter of a backup: SQLite's backup and `VACUUM INTO` count from 1. (Of the
-    databases that were made from a backup one in `BACKUP_COUNTER_STEP` has such a counter again, and is given another
+    """True if a database has the change counter of a backup: SQLite's backup and `VACUUM INTO` count from 1. (Of the
+    databases that were made from a backup one in `BACKUP_COUNTER_STEP` has such a counter by chance, and gets another
     one.)"""
     counter = int.from_bytes(header[COUNTER_AT : COUNTER_AT + 4], "big")
     return counter == 1 or (counter >= CHOSEN_COUNTER_MIN and counter % BACKUP_COUNTER_STEP == 0)
 
 
 def put_first_page(cursor: apsw.Cursor) -> None:
-    """Make page 1 a part of the transaction that is open, unchanged: a log without one proves nothing."""
+    """Make page 1 part of the open transaction, unchanged: a log without it proves nothing."""
     ((version,),) = cursor.execute("PRAGMA user_version").fetchall()
     cursor.execute(f"PRAGMA user_version = {version}")
 
@@ -103,7 +103,7 @@ def _may_hold_frames(log_path: Path) -> bool:
 
 
 def counters(log_path: Path) -> Counters | None:
-    """What the log says of page 1; None when it has none, and so proves nothing."""
+    """The counters of page 1 in the log; None if it has no page 1, and so proves nothing."""
     with log_path.open("rb") as file:
         header = file.read(_LOG_HEADER.size)
         if len(header) < _LOG_HEADER.size:
@@ -133,7 +133,7 @@ def counters(log_path: Path) -> Counters | None:
 
 
 def _checksum(order: str, sums: tuple[int, int], data: bytes) -> tuple[int, int]:
-    """SQLite's checksum of a frame, which goes on from that of the frame before."""
+    """SQLite's checksum of a frame, which continues that of the frame before."""
     one, two = sums
     words = unpack(f"{order}{len(data) // 4}I", data)
     for at in range(0, len(words), 2):

@@ -1,12 +1,12 @@
-"""Files: what lies on the disk under an open SQLite store, and who else in this process may touch it.
+"""Open files: the files under an open SQLite store, and who else in this process may touch them.
 
 Owns: which database files are open in this process; noticing that a file at its path is no longer the one that is open;
 keeping other SQLite libraries from removing the log of an open store, and Python's own `sqlite3` from opening it here.
 Never: opens a connection, or reads a page.
-Invariants: while a store is open in this process, no connection of any process can get the exclusive lock that removing
-the log takes, and no process takes the log's index for one that nobody uses. POSIX locks are dropped with the first
-handle of the file that the process closes; ours belong to the open handle and are not. A handle of ours is closed when
-the last connection of this process has been.
+Invariants: while a store is open in this process, no connection of any process can get the exclusive lock that is
+needed to remove the log, and no process takes the log's index for an unused one. POSIX locks are dropped with the first
+handle of the file that the process closes; ours belong to the open handle and are not. Our handle is closed after the
+last connection of this process.
 On crash: the kernel drops the locks with the process.
 """
 
@@ -29,10 +29,10 @@ from holdfast.model.errors import UsageError
 PENDING_BYTE: Final = 0x40000000
 SHARED_FIRST: Final = PENDING_BYTE + 2
 SHARED_SIZE: Final = 510
-"""Where SQLite locks a database file: every open connection has a read lock on the shared range, and who removes the
-log has a write lock on it."""
+"""Where SQLite locks a database file: every open connection has a read lock on the shared range, and a connection that
+removes the log has a write lock on it."""
 INDEX_IN_USE: Final = 128
-"""The byte of the log's index that every process that uses it has a read lock on."""
+"""The byte of the log's index on which every process that uses it has a read lock."""
 
 COUNTER_AT: Final = 24
 COUNTER_SIZE: Final = 4
@@ -40,7 +40,7 @@ COUNTER_SIZE: Final = 4
 _VALID_FOR_AT: Final = 92
 """Where the header repeats the counter: other numbers in it count only while the two are equal."""
 COUNTER_LEAP: Final = 1 << 24
-"""How much it does not grow between two heartbeats, whoever commits."""
+"""More than it grows between two heartbeats, whatever is committed."""
 
 _SET_LOCK: Final = getattr(fcntl, "F_OFD_SETLK", None) if sys.maxsize > 2**32 else None
 _GET_LOCK: Final = getattr(fcntl, "F_OFD_GETLK", None) if sys.maxsize > 2**32 else None
@@ -66,9 +66,9 @@ class OpenFile:
     """The database file of one store, from before its first connection until after its last one."""
 
     def __init__(self, path: Path) -> None:
-        """Note which file it is; nothing is locked yet. Raises OSError."""
+        """Record which file it is; nothing is locked yet. Raises OSError."""
         self.path = path.resolve()
-        """Where it lies, whichever links lead to it: SQLite keeps the log there."""
+        """Its path without links: SQLite keeps the log there."""
         self.identity, self._is_alone = _hold(path)
         self._handle = _held[self.identity].handle
         self._watched = WatchedPath(path)
@@ -122,7 +122,7 @@ class OpenFile:
                 lock_range(handle, fcntl.F_UNLCK, PENDING_BYTE, SHARED_FIRST + SHARED_SIZE - PENDING_BYTE)
 
     def connected(self, log_path: Path, index_path: Path) -> None:
-        """The first connection is there: keep its log from being removed by anybody else."""
+        """Called after the first connection: keep other processes from removing its log."""
         self._watched_log = WatchedPath(log_path)
         with _lock:
             held = _held[self.identity]
@@ -169,7 +169,7 @@ class OpenFile:
         return False
 
     def leave(self) -> None:
-        """The last connection is about to be closed: it may remove the log, unless others have it open."""
+        """Called before the last connection is closed: it may remove the log, unless another process has it open."""
         with _lock:
             held = _held.get(self.identity)
             if held is not None and held.users == 1 and self._is_locked:
@@ -179,7 +179,7 @@ class OpenFile:
                     lock_range(held.index_handle, fcntl.F_UNLCK, INDEX_IN_USE, 1)
 
     def close(self) -> None:
-        """No connection of the store is open any more."""
+        """Called when no connection of the store is open any more."""
         with _lock:
             held = _held.get(self.identity)
             if held is None:  # a forked process
@@ -191,8 +191,8 @@ class OpenFile:
 
 
 def lock_range(handle: int, kind: int, start: int, length: int) -> bool:
-    """Lock a range of bytes for as long as the handle is open, or unlock it; False when somebody else's lock is in the
-    way, or this system has no such locks."""
+    """Lock a range of bytes for as long as the handle is open, or unlock it; False if a lock of another handle prevents
+    that, or this system has no such locks."""
     if _SET_LOCK is None:
         return False
     try:
@@ -209,7 +209,7 @@ def write_counter(handle: int, counter: int) -> None:
 
 
 def _is_locked(handle: int, start: int, length: int) -> bool:
-    """Whether the lock of somebody else is in a range of bytes; False also where this system does not tell."""
+    """True if another handle has a lock in a range of bytes; False also where this system does not tell."""
     if _GET_LOCK is None:
         return False
     try:
@@ -220,7 +220,7 @@ def _is_locked(handle: int, start: int, length: int) -> bool:
 
 
 def is_open_here(path: Path) -> bool:
-    """Whether a store of this process has this file open, under whatever name."""
+    """True if a store of this process has this file open, under whatever name."""
     try:
         return of_stat(os.stat(path)) in _held
     except OSError:
@@ -245,7 +245,7 @@ def _hold(path: Path) -> tuple[Identity, bool]:
 
 
 def _open(path: Path) -> int:
-    """A handle that can be locked for writing, where the file may be written."""
+    """Open a file so that it can be locked for writing, if it may be written."""
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -259,7 +259,7 @@ def _close(held: _Held) -> None:
 
 
 def _forget() -> None:
-    """A forked process has none of these files open: its parent has."""
+    """Forget all files in a forked process: they belong to its parent."""
     for held in _held.values():
         with suppress(OSError):
             _close(held)
@@ -270,7 +270,7 @@ def _forget() -> None:
 
 
 def _install_hook() -> None:
-    """From the first store on, for as long as the process lives: a hook cannot be removed."""
+    """Install the hook with the first store, for as long as the process lives: a hook cannot be removed."""
     global _hook_is_installed
     if not _hook_is_installed:
         _hook_is_installed = True
@@ -284,8 +284,9 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _refuse_second_library(database: Any) -> None:
-    """Python's sqlite3 is another copy of SQLite than ours. Locks of one process do not keep its own copies apart: when
-    the second one closes the file, it takes itself for the last user and removes the log of the first."""
+    """Refuse the standard library's sqlite3, another copy of SQLite than ours. Locks of one process do not keep its own
+    copies apart: when the second one closes the file, it takes itself for the last user and removes the log of the
+    first."""
     try:
         name = os.fsdecode(database)
     except TypeError:
@@ -303,7 +304,7 @@ def _refuse_second_library(database: Any) -> None:
 
 
 Identity = tuple[int, int, int]
-"""Inode, and major and minor number of the device: what a file is, whatever its name."""
+"""Inode, and major and minor number of the device: which file it is, whatever its name."""
 
 _CURRENT_FOLDER: Final = -100
 _NO_SYNCHRONISATION: Final = 0x4000
@@ -315,7 +316,7 @@ _read_identity = struct.Struct("=32xQ96xII").unpack_from
 
 
 class WatchedPath:
-    """A path whose identity is read again and again, by one thread at a time."""
+    """A path whose identity is read repeatedly, by one thread at a time."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = str(path)

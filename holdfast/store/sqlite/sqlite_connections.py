@@ -1,10 +1,9 @@
-"""SQLite connections: opening the file, its settings, who may use which connection.
+"""SQLite connections: opening the file, its settings, and who may use which connection.
 
 Owns: addresses, file modes, pragmas, waiting for other processes, the pool of readers, what an apsw error means.
-Never: knows a table of ours (see sqlite_store.py) or changes the schema (see migrate.py).
+Never: knows a table of ours (see sqlite_store.py) or changes the schema (see sqlite_opening.py).
 Invariants: one writer; readers are read-only connections and never checkpoint. No two threads use a connection at a
-time: readers are lent, the writer has a lock (see sqlite_store.py). A file that is refused is untouched.
-Files are 0600 from their first moment.
+time: readers are lent, the writer has a lock (see sqlite_store.py).
 On crash: SQLite recovers from the WAL at the next open; nothing needs to be undone.
 """
 
@@ -47,13 +46,13 @@ CACHE_KIB = 16_000
 """The writer's pages in memory: a group of 1,000 runs must not spill into the WAL before its commit."""
 
 STATEMENT_CACHE = 256
-"""Prepared statements per connection: eleven verbs in eight sizes, and the reads."""
+"""Prepared statements per connection: eleven writes in eight sizes, and the reads."""
 
 _T = TypeVar("_T")
 
 
 def database_path(url: str) -> Path | None:
-    """The file an address names, absolute; None for a database in memory."""
+    """The absolute path of the file that an address names; None for a database in memory."""
     rest = url.removeprefix("sqlite://") if url.startswith("sqlite://") else url
     if url.startswith("sqlite://"):
         if rest and not rest.startswith("/"):
@@ -69,7 +68,8 @@ def database_path(url: str) -> Path | None:
 
 
 def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
-    """A connection that writes, with our settings, to a file that is there; whose file that is nobody asked."""
+    """Connect for writing, with our settings, to a file that exists. Does not check whether it is a Holdfast
+    database."""
     connection = connect_file(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         if connection.readonly("main"):
@@ -96,13 +96,14 @@ def _read_only(path: Path) -> StoreReadOnly:
 
 
 def close_untouched(connection: apsw.Connection) -> None:
-    """Closes without touching the file."""
+    """Close without touching the file."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.close(True)
 
 
 def patiently(work: Callable[[], _T]) -> _T:
-    """Does what SQLite may refuse as busy without asking the busy handler (recovery, a change of the journal mode)."""
+    """Retry what SQLite may refuse as busy without calling the busy handler (recovery, a change of the journal
+    mode)."""
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -137,13 +138,13 @@ def translated(error: Exception, where: str) -> HoldfastError:
 
 
 def _is_full(error: Exception) -> bool:
-    """SQLite has a name of its own for a disk on which the -shm file has no space."""
+    """SQLite has a code of its own for a disk on which the -shm file has no space."""
     code = getattr(error, "extendedresult", 0)
     return isinstance(error, apsw.FullError) or code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def _is_damaged(error: Exception) -> bool:
-    """Whether a page could not be read, or is none. (Where a whole commit fails, `OutcomeUnknown` says so.)"""
+    """True if a page could not be read, or is not a page. (If a whole commit fails, `OutcomeUnknown` says so.)"""
     return isinstance(error, apsw.CorruptError) or getattr(error, "extendedresult", 0) in _UNREADABLE_PAGE
 
 
@@ -153,7 +154,7 @@ _UNREADABLE_PAGE = frozenset(
 
 
 class Readers:
-    """Reader connections, lent to one caller at a time. Any thread may ask."""
+    """Reader connections, lent to one caller at a time. Any thread may borrow one."""
 
     def __init__(self, path: Path, vfs: str | None) -> None:
         self._path = path
@@ -194,7 +195,7 @@ class Readers:
             told()
 
     def rows(self, sql: str, bindings: tuple[Any, ...]) -> list[Any]:
-        """All rows that one statement gives."""
+        """All rows of one statement."""
         reader = self.borrow()
         try:
             return _fetch(reader, sql, bindings)
@@ -203,7 +204,7 @@ class Readers:
 
     @contextmanager
     def snapshot(self) -> Iterator[Callable[[str, tuple[Any, ...]], list[Any]]]:
-        """A function that gives all rows of a statement; what it is called for is read as of one moment."""
+        """Give a function that returns all rows of a statement; all of its calls read the same moment."""
         reader = self.borrow()
         try:
             reader.execute("BEGIN")
@@ -215,19 +216,19 @@ class Readers:
             self.give_back(reader)
 
     def connect(self) -> apsw.Connection:
-        """A connection that its caller keeps, and closes."""
+        """Make a connection that the caller keeps and closes."""
         return connect_file(self._path, apsw.SQLITE_OPEN_READONLY, self._vfs)
 
     def close(self) -> None:
-        """Closes the idle ones now, and those that are lent when they come back."""
+        """Close the idle ones now, and the lent ones when they are returned."""
         with self._lock:
             self._is_closed = True
-        while self._idle:  # one that somebody borrows at this moment is his
+        while self._idle:  # another thread may borrow one at this moment
             with suppress(IndexError):
                 self._idle.pop().close(True)
 
     def when_all_are_back(self, told: Callable[[], None]) -> None:
-        """Calls this, once, when none is lent any more; after `close`."""
+        """Call this, once, when no connection is lent any more; after `close`."""
         with self._lock:
             is_now = not self._lent
             if not is_now:
@@ -254,13 +255,13 @@ def connect_file(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
 
 
 def plan_once(connection: apsw.Connection) -> None:
-    """Without this SQLite compiles statements with `LIMIT ?`, and some others, anew with each value that is bound:
-    12 us instead of 5 for a page of events, 30 instead of 5 for what can be claimed."""
+    """Keep SQLite from compiling statements with `LIMIT ?`, and some others, again for each bound value: 12 us instead
+    of 5 for a page of events, 30 instead of 5 for what can be claimed."""
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 class Waiting:
-    """Waits for another process, a little longer each time and never in step with it."""
+    """Wait for another process, a little longer each time and never in step with it."""
 
     def __init__(self) -> None:
         self.is_patient = True

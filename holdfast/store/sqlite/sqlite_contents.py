@@ -2,7 +2,7 @@
 
 Owns: reading and writing its tables as the catalog describes them, under the names that all databases share.
 Invariants: while it is frozen, one transaction that holds the write lock is open.
-On crash: SQLite rolls back what was not committed; what was begun says that it is unfinished.
+On crash: SQLite rolls back what was not committed; a copy that was begun is marked as unfinished.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SQL = load("sqlite")
 
 
 class _Spelling(NamedTuple):
-    """How a column is read and written that SQLite keeps in another way."""
+    """How a column is read and written that SQLite stores in another way."""
 
     kept_in: str
     read: str
@@ -33,7 +33,7 @@ class _Spelling(NamedTuple):
 
 
 _ORDER: Final = {"no": _Spelling("rowid", "rowid", "?")}
-"""The order in which rows came is the number that SQLite gives each of them."""
+"""The order in which rows were written is the number that SQLite gives each of them."""
 
 _SPELLED: Final[dict[str, dict[str, _Spelling]]] = {
     "run_node_state": _ORDER,
@@ -47,7 +47,7 @@ _SPELLED: Final[dict[str, dict[str, _Spelling]]] = {
 
 
 class SqliteContents:
-    """Everything in a file of ours."""
+    """Everything in a Holdfast file."""
 
     def __init__(self, path: Path) -> None:
         self.shown = f"sqlite:///{path}"

@@ -1,9 +1,12 @@
-"""Opening a SQLite file: creating it, refusing it, and the connection that writes.
+"""Opening a SQLite file: create it, migrate it or refuse it, and connect for writing.
 
-Owns: file modes, recognising a file that is not ours before anything is written to it, and growing the WAL.
-Never: changes a page itself: the schema is sqlite_schema.py's.
-Invariants: a file that is refused is untouched. Files are 0600 from their first moment.
-On crash: SQLite recovers from the WAL at the next open; nothing needs to be undone.
+Owns: file modes, where a file may lie, recognising a file of another program before anything is written to it, applying
+the migrations, and the length of the log.
+Never: changes a file that it refuses, migrates backwards, or refuses a file system that it does not know.
+Invariants: a refused file is untouched. Files are 0600 from the start. One transaction per migration, with its record
+and the schema version in it.
+On crash: SQLite recovers from the WAL at the next open. The database has the schema before or after a migration, never
+one between; the next open continues.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ from holdfast.store.sqlite.sqlite_connections import (
 )
 
 NAME_SECONDS = 5.0
-"""How long a database may be locked while no process has the index of its log open: one that opens or closes it does
-so for milliseconds."""
+"""How long a database may be locked while no process has the index of its log open: a process that opens or closes it
+locks it for milliseconds."""
 
 _JOURNAL_HEADER: Final = Struct(">8s3I")
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
@@ -63,7 +66,7 @@ def open_memory() -> apsw.Connection:
 
 
 def find_file(path: Path, *, create: bool, allow_network: bool) -> OpenFile:
-    """The database file, empty if it is new. Without `create` one that is not there is not made."""
+    """Find the database file, or create an empty one. Without `create` a missing file is not created."""
     refuse_unsafe(path, allowed=allow_network)
     if create:
         _create(path)
@@ -75,7 +78,7 @@ def find_file(path: Path, *, create: bool, allow_network: bool) -> OpenFile:
 
 
 def open_writer(file: OpenFile, vfs: str | None = None) -> apsw.Connection:
-    """The writing connection of a file that is ours, new or with the newest schema; a refused one is untouched."""
+    """Connect for writing to a file of ours, new or with the newest schema; a refused file is untouched."""
     path = file.path
     if file.is_alone:
         _refuse_another_name(file)
@@ -109,7 +112,8 @@ def _is_unmade(path: Path) -> bool:
 
 
 def _refuse_another_name(file: OpenFile) -> None:
-    """A process that is just opening or closing the database looks the same for a moment."""
+    """Refuse a file that is open under another name. A process that is opening or closing it looks the same for a
+    moment."""
     give_up = time.monotonic() + NAME_SECONDS
     while file.is_used_under_another_name():
         if time.monotonic() > give_up:
@@ -132,7 +136,7 @@ def _open_wal(path: Path, vfs: str | None) -> apsw.Connection:
 
 
 def _probe(path: Path, header: bytes, vfs: str | None) -> None:
-    """Refuses a file that is not ours or newer than we are, by reading alone."""
+    """Refuse a file that is not ours or newer than this version, by reading alone."""
     if not header:
         return
     if not header.startswith(SQLITE_MAGIC):
@@ -151,7 +155,8 @@ def _probe(path: Path, header: bytes, vfs: str | None) -> None:
 
 
 def _create(path: Path) -> None:
-    """An empty file, readable by its owner alone whatever the umask; SQLite gives its other files the same mode."""
+    """Create an empty file, readable by its owner alone whatever the umask; SQLite gives its other files the same
+    mode."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -188,16 +193,16 @@ def _grow_log(connection: apsw.Connection) -> None:
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 APPLICATION_ID = 0x486F6C64
-"""`Hold`, in the header of every database file of ours."""
+"""`Hold`, in the header of every Holdfast database."""
 
 
 def is_our_header(header: bytes) -> bool:
-    """Whether the first 100 bytes of a file say that it is a SQLite database of ours, of whatever version."""
+    """True if the first 100 bytes of a file are those of a Holdfast database, of any version."""
     return header.startswith(SQLITE_MAGIC) and int.from_bytes(header[68:72], "big") == APPLICATION_ID
 
 
 def header_fits(header: bytes) -> bool:
-    """Whether the first 100 bytes of a SQLite file without a WAL say that it is ours, and not newer than we are."""
+    """True if the first 100 bytes of a SQLite file without a WAL are ours, and not newer than this version."""
     user_version, application_id = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
     return application_id == APPLICATION_ID and 0 < user_version <= len(migrations("sqlite"))
 
@@ -205,7 +210,7 @@ def header_fits(header: bytes) -> bool:
 def inspect(
     connection: apsw.Connection, where: str, known: tuple[Migration, ...] | None = None
 ) -> tuple[Migration, ...]:
-    """What is to be applied to this SQLite database. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
+    """The migrations to apply to this SQLite database. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy."""
     if known is None:
         known = migrations("sqlite")
     if connection.in_transaction:
@@ -236,9 +241,9 @@ def _inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ..
 
 
 def migrate(connection: apsw.Connection, where: str, known: tuple[Migration, ...] | None = None) -> int:
-    """Brings a SQLite database to the newest schema; the number of migrations applied here.
+    """Migrate a SQLite database to the newest schema; return the number of migrations applied here.
 
-    Safe beside other processes that do the same: what is to be done is decided again inside each transaction.
+    Safe while other processes do the same: what is to be done is decided again inside each transaction.
     """
     done = 0
     while inspect(connection, where, known):
@@ -279,12 +284,12 @@ UNSAFE: Final = frozenset(
         *("fuse.lizardfs", "fuse.seaweedfs", "fuse.weed", "fuse.gvfsd-fuse", "fuse.google-drive-ocamlfuse"),
     }
 )
-"""As the kernel calls them. Others in user space (fuse-overlayfs, mergerfs, NTFS) pass locks on."""
+"""As the kernel calls them. Other ones in user space (fuse-overlayfs, mergerfs, NTFS) support locks."""
 
 
 def refuse_unsafe(path: Path, *, allowed: bool) -> None:
-    """Raises UnsafeFilesystem when a database at this path could not be locked. `allowed`: the caller takes the risk.
-    (The variable does for a whole process.)"""
+    """Raise UnsafeFilesystem if a database at this path could not be locked. `allowed`: the caller takes the risk. (The
+    variable does so for a whole process.)"""
     kind = None if allowed or is_allowed_here() else filesystem_of(path.resolve().parent)
     if kind in UNSAFE:
         raise UnsafeFilesystem(
@@ -295,12 +300,12 @@ def refuse_unsafe(path: Path, *, allowed: bool) -> None:
 
 
 def is_allowed_here() -> bool:
-    """Whether the variable allows it."""
+    """True if the variable allows it."""
     return os.environ.get(VARIABLE, "0").lower() not in ("", "0", "false", "no")
 
 
 def filesystem_of(directory: Path) -> str | None:
-    """The type of the file system that a directory is on; None: it is not known."""
+    """The type of the file system of a directory; None if it is not known."""
     try:
         device = os.stat(directory).st_dev
         mounts = MOUNTS.read_text("utf-8", "replace")

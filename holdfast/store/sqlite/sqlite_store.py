@@ -3,8 +3,8 @@
 Owns: opening and closing, the transaction around a group and around every other write, what a failed COMMIT means.
 Never: decides what is written (the engine), in which statements (sqlite_writes.py), or reads (queries.py).
 Invariants: one writer connection, one transaction at a time. What returned is on the disk (WAL, synchronous=FULL).
-"database is locked" stays in here. A COMMIT whose outcome is unknown closes the store for good.
-On crash: SQLite recovers from the WAL at the next open: every commit that returned is there, no other is half there.
+"database is locked" never leaves this module. A COMMIT whose outcome is unknown closes the store for good.
+On crash: SQLite recovers from the WAL at the next open: every commit that returned is there, and none in part.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _SYNCHRONOUS_FULL = 2
 
 
 class _Busy(Exception):
-    """Another process writes, and whoever asked cannot wait."""
+    """Another process writes, and the caller cannot wait."""
 
 
 class SqliteStore(Queries):
     """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
 
-    Any thread may call any verb. Raises StoreError or one of its kinds, and OutcomeUnknown from a verb that writes.
+    Any thread may call any operation. Raises StoreError or one of its kinds, and OutcomeUnknown from one that writes.
     `vfs` names an apsw VFS; tests inject faults with one. `allow_network`: also where file locks do not work.
     """
 
@@ -64,7 +64,7 @@ class SqliteStore(Queries):
         self._lock = threading.RLock()
         self._waiting = Waiting()
         self._has_long_wal = False
-        """Whether it is time for a checkpoint, which nobody made yet."""
+        """A checkpoint is due and has not been made yet."""
         self._writer: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
         self._readers: Readers | None = None
@@ -74,7 +74,7 @@ class SqliteStore(Queries):
         self._closed_because = "it is not open"
         self._is_first_commit = True
         self._is_gone = False
-        """The file at its path was found to be another one; the store stays closed for that."""
+        """The file at its path was found to be another one; the store stays closed."""
 
     @property
     def file(self) -> Path | None:
@@ -83,7 +83,7 @@ class SqliteStore(Queries):
     # lifecycle ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Creates the file (not with `create=False`), or brings it to the newest schema; a file that is refused is
+        """Create the file (not with `create=False`), or migrate it to the newest schema; a refused file is
         untouched."""
         with self._lock:
             if self._writer is not None:
@@ -107,7 +107,7 @@ class SqliteStore(Queries):
                 raise translated(error, self._where) from error
 
     def close(self) -> None:
-        """Closes every connection; the file then stands alone. Closing twice is allowed."""
+        """Close every connection; the file then stands alone. Closing twice is allowed."""
         with self._lock:
             if self._writer is not None:
                 self._check()
@@ -124,8 +124,8 @@ class SqliteStore(Queries):
             return [self._commit_alone(commit) for commit in group]
 
     def _commit_alone(self, commit: Commit) -> CommitResult:
-        """A page that cannot be read spoils the transaction of every commit that needs it. In a transaction of its own
-        a commit that does not need it lands; and what was a passing error of the disk is over."""
+        """Commit alone. A page that cannot be read fails the transaction of every commit that needs it; in a
+        transaction of its own a commit that does not need it succeeds, and a passing error of the disk is over."""
         try:
             (landed,) = self._transaction(lambda cursor: write_group(cursor, (commit,)))
         except StoreDamaged as error:
@@ -133,7 +133,7 @@ class SqliteStore(Queries):
         return landed
 
     def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        """A checkpoint is left to the next `commit`."""
+        """Leave a due checkpoint to the next `commit`."""
         writer = self._check()
         if self._has_long_wal:
             self._has_long_wal = False
@@ -223,17 +223,17 @@ class SqliteStore(Queries):
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._transaction(lambda cursor: send(cursor, messages)) if messages else []
 
-    # reading (the verbs are in queries.py) ----------------------------------------------------------
+    # reading (the operations are in queries.py) -----------------------------------------------------------------
 
     def now(self) -> int:
         return time.time_ns() // 1_000
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Nobody tells anything here: to ask again and again is cheap."""
+        """Do nothing: polling `changed` is cheap."""
 
     def changed(self) -> bool:
-        """Whether somebody else has written since this was last asked. While a group is being written the answer is no:
-        whoever asks, asks again soon."""
+        """True if another process has written since the last call. False while a group is being written: the caller
+        polls."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -304,8 +304,8 @@ class SqliteStore(Queries):
         return self._transaction(lambda cursor: cursor.execute(_SQL[name], bindings).connection.changes())
 
     def _transaction(self, work: Callable[[apsw.Cursor], _T]) -> _T:
-        """Does `work` in one transaction, durable when this returns; whatever is raised, it was rolled back."""
-        self._check()  # before the lock: in a forked process nobody would ever release it
+        """Call `work` in one transaction, durable when this returns; whatever is raised, it was rolled back."""
+        self._check()  # before the lock: in a forked process it would never be released
         with self._lock:
             self._check()
             cursor = self._cursor
@@ -329,7 +329,7 @@ class SqliteStore(Queries):
                     self._writer.execute("ROLLBACK")
 
     def _commit(self, cursor: apsw.Cursor) -> None:
-        """Nothing is acknowledged before this returns: the commit is on the disk, in the files that the paths name."""
+        """Commit. When this returns, the commit is on the disk, in the files that the paths name."""
         try:
             if self._is_first_commit and self._file is not None:
                 foreign_wal.put_first_page(cursor)
@@ -344,8 +344,8 @@ class SqliteStore(Queries):
         self._refuse_other_file()
 
     def _refuse_other_file(self) -> None:
-        """Closes the store when its file was deleted, moved or replaced, or its log was: what is written then is lost
-        with this process."""
+        """Close the store if its file or its log was deleted, moved or replaced: what is written then is lost with this
+        process."""
         gone = None if self._file is None else self._file.what_is_gone()
         if gone is not None:
             self._drop(gone, checkpoint=False)
@@ -369,7 +369,7 @@ class SqliteStore(Queries):
         return self._writer
 
     def _drop(self, reason: str, *, checkpoint: bool) -> None:
-        """Closes every connection, the writer last: only it may checkpoint, and only when nothing is in doubt."""
+        """Close every connection, the writer last: only it may checkpoint, and only when nothing is in doubt."""
         self._closed_because = reason
         readers, self._readers = self._readers, None
         writer, self._writer, self._cursor = self._writer, None, None
@@ -388,5 +388,6 @@ class SqliteStore(Queries):
             file.close()
 
     def _data_version(self) -> int:
-        """A number that moves when another connection commits; asked of the writer, so that its own do not count."""
+        """A number that changes when another connection commits; read on the writer, so that its own commits do not
+        count."""
         return cast(int, self._check().execute("PRAGMA data_version").fetchall()[0][0])

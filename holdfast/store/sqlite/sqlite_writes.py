@@ -1,8 +1,8 @@
 """A group on SQLite: the commits of many runs as few, large statements.
 
-Owns: the order of the statements of a group, the fence, and finding the one commit that spoils it for the others.
-Never: begins or ends the transaction (see sqlite_store.py), or looks into a payload.
-Invariants: the fence comes first. Rows of one commit land together or not at all.
+Owns: the order of the statements of a group, the fence, and finding the one commit that makes the group fail.
+Never: begins or ends the transaction (see sqlite_store.py), or reads a payload.
+Invariants: the fence comes first. Rows of one commit are written together or not at all.
 On crash: the transaction was not committed, so nothing happened.
 """
 
@@ -41,7 +41,7 @@ BAD_COMMIT = (
     TypeError,
     ValueError,
 )
-"""What one commit's rows can be guilty of. Everything else is the disk's, the connection's or the process's."""
+"""Errors that the rows of one commit can cause. Everything else is the disk's, the connection's or the process's."""
 
 _SQL = load("sqlite")
 _MOVE_RUNS = Repeated("move_runs", _SQL["move_runs"])
@@ -62,7 +62,7 @@ _winnable = msgspec.json.Decoder(list[list[Any]]).decode
 
 
 class Fenced(Exception):
-    """At least one run of the group has another token, last seq or head hash than its owner thinks."""
+    """At least one run of the group has another token, last seq or head hash than its owner expects."""
 
 
 def write_group(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResult]:
@@ -75,7 +75,7 @@ def write_group(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResu
 
 
 def _write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResult]:
-    """The whole group at once. Raises Fenced or one of BAD_COMMIT, and then the transaction must be rolled back."""
+    """Write the whole group. Raises Fenced or one of BAD_COMMIT, and then the transaction must be rolled back."""
     moves: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     creates: list[tuple[Any, ...]] = []
@@ -122,7 +122,7 @@ def _write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Commit
 
 
 def _write_one_by_one(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResult]:
-    """Each commit under its own savepoint, so that only the bad ones are refused. Slow, and rare."""
+    """Write each commit under its own savepoint, so that only the bad ones are refused. Slow, and rare."""
     landed = []
     for commit in group:
         cursor.execute("SAVEPOINT one_commit")
@@ -143,7 +143,7 @@ def _write_one_by_one(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Comm
 
 
 def _fence(cursor: apsw.Cursor, many: Repeated, one: str, rows: list[tuple[Any, ...]]) -> None:
-    """Move the runs whose token, last seq and head hash are as expected; any other spoils the group."""
+    """Update the runs whose token, last seq and head hash are as expected; raise Fenced if there is any other."""
     changes = cursor.connection.changes
     if len(rows) == 1:
         cursor.execute(one, rows[0])
@@ -187,7 +187,7 @@ def _take_new_runs(
 
 
 def _write_rare(cursor: apsw.Cursor, commits: list[Commit]) -> None:
-    """What most steps do not have."""
+    """Write what most steps do not have."""
     waits: list[tuple[Any, ...]] = []
     timers: list[tuple[Any, ...]] = []
     outcomes: list[tuple[Any, ...]] = []
@@ -226,7 +226,8 @@ def _undo(cursor: apsw.Cursor) -> None:
 
 
 def _what_is_taken(cursor: apsw.Cursor, commit: Commit) -> CommitResult | None:
-    """Why new runs of a commit cannot be inserted: by their ids first, since a commit that has landed has both."""
+    """Why new runs of a commit cannot be inserted: by their ids first, since a commit that was written before has
+    both."""
     created = [new.create for new in (commit, *commit.children) if new.create is not None]
     for new in created:
         if cursor.execute(_SQL["is_run_id_taken"], (new.run_id,)).fetchone() is not None:
@@ -309,5 +310,5 @@ def close_inbox(cursor: apsw.Cursor, run_no: int) -> int:
 
 
 def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int | str, int]]) -> str:
-    """A list as one binding; SQLite takes it apart with json_each."""
+    """Bind a list as one value; SQLite expands it with json_each."""
     return msgspec.json.encode(values).decode()
