@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from benchmarks.processes import Figures, ask, child, hear, memory_mib, run, say
-from holdfast.cli.tuning import tune
+from holdfast.cli.process_setup import tune
 
 if TYPE_CHECKING:
     from benchmarks.sizes import SuiteSizes

@@ -21,7 +21,7 @@ from benchmarks import workflows
 from benchmarks.copies import copy_run, waiting_run
 from benchmarks.processes import Figures, child, hear, say, tell
 from benchmarks.sizes import SuiteSizes
-from holdfast.cli.tuning import tune
+from holdfast.cli.process_setup import tune
 from holdfast.store.urls import store_at
 
 LEASE_SECONDS = 1.0

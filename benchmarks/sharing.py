@@ -17,7 +17,7 @@ from benchmarks import workflows
 from benchmarks.processes import Figures, child, hear, say, tell
 from benchmarks.sizes import SuiteSizes
 from holdfast.cli.measuring import connected
-from holdfast.cli.tuning import tune
+from holdfast.cli.process_setup import tune
 
 LOOK_SECONDS = 0.01
 

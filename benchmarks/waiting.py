@@ -21,7 +21,7 @@ from benchmarks.processes import Figures, child, hear, memory_mib, say
 from benchmarks.sizes import SuiteSizes
 from holdfast.cli import workloads
 from holdfast.cli.measuring import connected, median
-from holdfast.cli.tuning import tune
+from holdfast.cli.process_setup import tune
 
 LOOK_SECONDS = 0.5
 """How often it is asked whether all runs are done, which takes some 10 ms beside the work that is measured."""

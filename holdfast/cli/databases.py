@@ -1,6 +1,6 @@
 """Databases: the store of verbs that only read.
 
-Owns: opening it for as long as a command needs it, without an engine; a database that is not there is not made.
+Owns: opening it for the time of a command, without an engine; a missing database is not created.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from holdfast.cli import output, settings
+from holdfast.cli import configuration, output
 from holdfast.inspect import run_views
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import texts
@@ -44,7 +44,7 @@ class UnknownWait(UnknownRun):
 @contextmanager
 def reading(flag: str | None, *, allow_network: bool = False) -> Iterator[Store]:
     """The store that the settings name. Raises NoDatabase when nothing has ever run there."""
-    store = store_at(settings.database_url(flag), create=False, allow_network=allow_network)
+    store = store_at(configuration.database_url(flag), create=False, allow_network=allow_network)
     try:
         store.open()
     except StoreMissing as error:
@@ -65,7 +65,7 @@ def journal(store: Store, run_no: int, after: int) -> Iterator[EventView]:
 
 
 def follow(store: Store, run_no: int, after: int) -> Iterator[EventView]:
-    """Committed events as they come, of whoever drives the run, until it has ended."""
+    """Committed events as they arrive, from any engine, until the run has ended."""
     while True:
         row = store.run_by_no(run_no)
         assert row is not None
@@ -74,12 +74,12 @@ def follow(store: Store, run_no: int, after: int) -> Iterator[EventView]:
             yield event
         if row.status in RUN_TERMINAL and after >= row.last_seq:
             return
-        while store.changed() is False:  # None: reading waits until the server is back
+        while store.changed() is False:  # None: the next read waits until the server is back
             time.sleep(FOLLOW_SECONDS)
 
 
 def owner(store: Store, row: RunRow) -> EngineRow | None:
-    """The live engine that drives a run; None when nobody does."""
+    """The live engine that drives a run; None if no engine does."""
     if row.engine is None:
         return None
     now, locks = store.now(), Locks.of(store)
@@ -87,8 +87,8 @@ def owner(store: Store, row: RunRow) -> EngineRow | None:
 
 
 def find(store: Store, run_id: str) -> RunRow:
-    """A run by its whole id: for verbs that change something. Raises UnknownRun with ids that the caller may have
-    meant; the caller decides, not the prefix."""
+    """A run by its whole id: for verbs that change something. Raises UnknownRun, with ids that the caller may have
+    meant."""
     try:
         return find_run(store, run_id)
     except UnknownRun as unknown:
@@ -109,8 +109,8 @@ def find_by_prefix(store: Store, beginning: str) -> RunRow:
 
 
 def find_wait(store: Store, wait_id: str, run: str | None = None) -> Wait:
-    """A wait for people by its whole id. Raises Refused when it is over, with who was first, and UnknownWait with ids
-    that begin like this one."""
+    """A wait by its whole id. Raises Refused if it is closed, with who closed it, and UnknownWait with ids that begin
+    like this one."""
     alike = store.wait(wait_id) if texts.is_name(wait_id) else []
     if run is not None:
         run_id = find(store, run).run_id
@@ -139,4 +139,4 @@ def _near(store: Store, run_id: str) -> list[str]:
 
 
 def _meant(near: Sequence[str]) -> str:
-    return f". Did you mean {' or '.join(near[:3])}? Only verbs that read take the beginning of an id" if near else ""
+    return f". Did you mean {' or '.join(near[:3])}? Only verbs that read accept the beginning of an id" if near else ""

@@ -1,33 +1,52 @@
 """Forms: an answer, asked for field by field on a terminal as its JSON Schema says.
 
-Owns: the way through the fields, saying at once what is wrong with an entry, and asking again.
-Never: sends the answer; whoever leaves (Ctrl-C, Ctrl-D: the exception of `ask`) has sent nothing.
+Owns: the order of the fields, saying at once what is wrong with an entry, asking again, and reading a line.
+Never: sends the answer; Ctrl-C and Ctrl-D raise out of the form, and nothing has been sent.
 Invariant: what a form returns has no problems under its schema.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.cli.entries import ALTERNATIVES, FIXED, JSON, NOTHING, SHOWN_WIDTH, Entry, entry_for, read_yes_no, shown
+from holdfast.cli.form_fields import (
+    ALTERNATIVES,
+    FIXED,
+    JSON,
+    NOTHING,
+    SHOWN_WIDTH,
+    Entry,
+    entry_for,
+    read_yes_no,
+    shown,
+)
 from holdfast.cli.output import clean, line, paint
 from holdfast.model.answers import Path, Problem, located, problems, schema_problem, where
 from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.schemas import resolved
 from holdfast.model.values import encode
 
+_READ_BYTES = 4096
+"""The longest line that a terminal delivers."""
+
 
 def fill(schema: Any, ask: Callable[[str], str], say: Callable[[str], None]) -> Any:
-    """The answer that somebody gives on a terminal: `ask` shows a prompt and returns the line, `say` shows a line.
+    """Ask for an answer on a terminal: `ask` shows a prompt and returns the line, `say` shows a line.
 
-    Enter takes the default in brackets, or leaves out what is optional; `-` leaves out something optional that has a
-    default. Raises UsageError when the schema is none.
+    Enter accepts the default in brackets, or omits an optional field; `-` omits an optional field that has a default.
+    Raises UsageError if the schema is invalid.
     """
     if why := schema_problem(schema):
-        raise UsageError(f"no form can be made of the schema, and no answer can be right: {why}")
+        raise UsageError(f"the schema of the question is invalid, so no answer can match it: {why}")
     form = _Form(schema, ask, say)
     answer = NOTHING
     while True:
@@ -36,7 +55,7 @@ def fill(schema: Any, ask: Callable[[str], str], say: Callable[[str], None]) -> 
         if not wrong:
             return answer
         form.complain(wrong)
-        say("Once more; Enter keeps what is in brackets, - leaves out what is optional.")
+        say("Once more; Enter keeps the value in brackets, - omits an optional one.")
 
 
 class _Form:
@@ -49,7 +68,7 @@ class _Form:
         self._answer: Any = None
 
     def value(self, path: Path, schema: Any, *, needed: bool, before: Any = NOTHING) -> Any:
-        """Ask for one field, which may have fields of its own; NOTHING when it is left out."""
+        """Ask for one field, which may have fields of its own; NOTHING if it is omitted."""
         field = _field(self._root, schema, path, needed=needed)
         if description := field.about.get("description"):
             self._say(paint("\n".join(f"  {text}" for text in clean(description).splitlines()), "dim"))
@@ -77,8 +96,8 @@ class _Form:
         prompt = field.prompt(entry.expects, entry.show)
         while True:
             text = self._ask(prompt).strip()
-            if field.is_left(text):
-                return field.left(text)
+            if field.is_omitted(text):
+                return field.omitted(text)
             value = self._read(field.path, entry, text, nullable=field.nullable)
             if value is not NOTHING:
                 return value
@@ -94,8 +113,8 @@ class _Form:
         first = field.prompt(f"one a line, an empty line ends; each: {each}", shown)
         while True:
             text = self._ask(first).strip()
-            if field.is_left(text):
-                return field.left(text)
+            if field.is_omitted(text):
+                return field.omitted(text)
             if text.startswith("[") and entry is not JSON:  # all of them at once
                 value = self._read(field.path, JSON, text)
                 if value is not NOTHING:
@@ -122,7 +141,7 @@ class _Form:
     def _object(self, field: _Field, before: Any) -> Any:
         kept = before if isinstance(before, dict) else {}
         if field.may_be_empty and not self._wants(field, again=bool(kept)):
-            return field.left("")
+            return field.omitted("")
         self._put(field.path, {})
         required = field.about.get("required", ())
         for name, schema in field.properties.items():
@@ -133,7 +152,7 @@ class _Form:
         return self._get(field.path)
 
     def _wants(self, field: _Field, *, again: bool) -> bool:
-        """Whether the fields of an object that may be left out are to be asked for."""
+        """Ask whether to fill in the fields of an optional object."""
         usual = "yes" if again else "no"
         bracket = usual if again or field.default in (NOTHING, None) else line(shown(field.default), SHOWN_WIDTH)
         while True:
@@ -143,10 +162,10 @@ class _Form:
             except ValueError as e:
                 self.complain([str(e)])
 
-    # --- what was typed ---------------------------------------------------------------------------------------
+    # --- entries ---------------------------------------------------------------------------------------
 
     def _read(self, path: Path, entry: Entry, text: str, *, nullable: bool = False) -> Any:
-        """The value that a line stands for; NOTHING when it is wrong, and it was said why."""
+        """The value that a line stands for; NOTHING if it is wrong, and the reason was shown."""
         if nullable and text == "null":
             return None
         try:
@@ -162,12 +181,12 @@ class _Form:
         return NOTHING
 
     def _wrong(self, path: Path, value: Any) -> list[str]:
-        """What is wrong with the value in its place; what the rest of the answer still lacks does not count."""
+        """What is wrong with the value in its place, apart from fields that are still missing elsewhere."""
         before = copy.deepcopy(self._answer)
         try:
             self._put(path, value)
             found = located(self._root, encode(self._answer), below=path)
-        except HoldfastError as e:  # bytes that are no text, or too many of them
+        except HoldfastError as e:  # bytes that are not text, or too many of them
             return [e.message]
         finally:
             self._answer = before
@@ -229,7 +248,7 @@ class _Field:
 
     @property
     def items(self) -> Any:
-        """The schema of each item of a list; None when this is no list, or one with places of different kinds."""
+        """The schema of each item of a list; None if this is not a list, or a list with items of different kinds."""
         if self.about.get("type") != "array" or "prefixItems" in self.about or FIXED & self.about.keys():
             return None
         return self.about.get("items", {})
@@ -238,12 +257,12 @@ class _Field:
     def may_be_empty(self) -> bool:
         return self.default is not NOTHING or not self.needed or self.nullable
 
-    def is_left(self, text: str) -> bool:
-        """Whether this line is no entry: an empty one, or `-` where something optional has a default."""
+    def is_omitted(self, text: str) -> bool:
+        """True if this line omits the field: an empty line, or `-` for an optional field with a default."""
         return self.may_be_empty and (not text or (text == "-" and not self.needed and self.default is not NOTHING))
 
-    def left(self, text: str) -> Any:
-        """What such a line means: the default, null, or nothing at all."""
+    def omitted(self, text: str) -> Any:
+        """The value of such a line: the default, null, or NOTHING."""
         if text != "-" and self.default is not NOTHING:
             return self.default
         return None if self.needed else NOTHING
@@ -260,7 +279,7 @@ def _field(root: Any, schema: Any, path: Path, *, needed: bool) -> _Field:
         others = [part for part in about[keyword] if resolved(root, part).get("type") != "null"]
         nullable = len(others) < len(about[keyword])
         around = {key: value for key, value in about.items() if key != keyword}
-        if len(others) == 1:  # X | None, or a reference wrapped for the sake of what stands beside it
+        if len(others) == 1:  # X | None, or a reference wrapped because of keywords beside it
             inner = _field(root, resolved(root, others[0]) | around, path, needed=needed)
             inner.nullable |= nullable
             return inner
@@ -275,3 +294,51 @@ def _field(root: Any, schema: Any, path: Path, *, needed: bool) -> _Field:
         nullable = True
         about = about | {"enum": [value for value in about["enum"] if value is not None]}
     return _Field(path, about, nullable, needed)
+
+
+# --- the terminal ----------------------------------------------------------------------------------------------------
+
+
+def prompt(text: str) -> str:
+    """Show a prompt and return the line that is typed, without its end. For terminals only: they deliver whole lines.
+
+    A Ctrl-C is noticed whenever it is typed. `input()` misses one that arrives between its prompt and its read: the
+    signal is recorded, the read blocks, and nothing happens until another key is typed.
+
+    Raises EOFError at Ctrl-D, or when the terminal is gone, and KeyboardInterrupt at Ctrl-C.
+    """
+    keyboard = sys.stdin.fileno()
+    typed = b""
+    with _signals() as signals:
+        print(text, end="", flush=True)
+        while not typed.endswith(b"\n"):
+            ready, _, _ = select.select([keyboard, signals], [], [])
+            if signals in ready:  # Python's handler has run by now, and has not raised
+                signals.recv(_READ_BYTES)
+            elif read := _read(keyboard):
+                typed += read
+            elif typed:
+                break
+            else:
+                raise EOFError
+    return typed.decode(sys.stdin.encoding, "surrogateescape").rstrip("\n")
+
+
+def _read(keyboard: int) -> bytes:
+    try:
+        return os.read(keyboard, _READ_BYTES)
+    except OSError:  # the terminal is gone
+        return b""
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """Yield a socket that is readable as soon as a signal was caught, even before the wait for it began."""
+    ours, handler = socket.socketpair()
+    with ours, handler:
+        handler.setblocking(False)
+        before = signal.set_wakeup_fd(handler.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(before)

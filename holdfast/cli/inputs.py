@@ -1,7 +1,7 @@
-"""Inputs: what `--input` and `--set` say, as the inputs of a run by name.
+"""Inputs: the values of `--input` and `--set`, as the inputs of a run by name.
 
 Owns: JSON on the command line, from a file or from stdin, and `key.inner=value`.
-Never: checks the inputs against the workflow (the engine does, and says what it takes).
+Never: checks the inputs against the workflow (the engine does, and lists the inputs).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.model.schemas import resolved
 from holdfast.model.values import DuplicateKey, unique_keys
 
 RESERVED = frozenset({"run_id", "priority", "timeout", "persistence"})
-"""Names that `engine.start` keeps for itself."""
+"""Names of options of `engine.start`."""
 
 
 def read(given: str | None, assignments: Sequence[str] = ()) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
 
 
 def answer(text: str, what: str, schema: Any) -> Any:
-    """A JSON value; where the schema wants nothing but text, what is no JSON text is the text itself."""
+    """A JSON value; if the schema allows only text, anything but a JSON string is taken as the text itself."""
     if not _only_text(schema):
         return value_of(text, what)
     try:
@@ -111,7 +111,7 @@ def put(inputs: dict[str, Any], assignment: str) -> None:
 
 
 def keep_text(inputs: dict[str, Any], assignments: Sequence[str], params: Sequence[Param]) -> None:
-    """Where the workflow wants text, `--set code=007` means the text, not the number."""
+    """Where the workflow declares text, `--set code=007` means the text, not the number."""
     schemas = {param.name: param.schema for param in params}
     for assignment in assignments:
         key, _, text = assignment.partition("=")

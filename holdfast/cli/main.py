@@ -1,7 +1,7 @@
-"""The command line's front door: which verb is where, and what every error looks like.
+"""The entry point of the command line: the table of verbs, and the form of every error.
 
-Owns: the table of verbs, and turning whatever is raised into one line, an exit code, and JSON when that was asked for.
-Never: imports a verb, or anything of the engine, before it is asked for: `holdfast --help` must be quick.
+Owns: where each verb is implemented, and turning every exception into one line, an exit code, and JSON if asked for.
+Never: imports a verb, or anything of the engine, before it is used: `holdfast --help` must be quick.
 """
 
 from __future__ import annotations
@@ -20,44 +20,43 @@ from typer.core import TyperGroup
 
 from holdfast.cli import output
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("holdfast.cli.commands.run", "Run a workflow and watch it."),
-    "start": ("holdfast.cli.commands.start", "Write a run down for a worker to drive."),
-    "worker": ("holdfast.cli.commands.worker", "Drive runs of all workflows of some files, until stopped."),
-    "engines": ("holdfast.cli.commands.engines", "List who drives runs, and what each can run."),
-    "resume": ("holdfast.cli.commands.resume", "Go on with runs that were interrupted."),
-    "list": ("holdfast.cli.commands.list", "List runs, newest first."),
-    "show": ("holdfast.cli.commands.show", "Show one run: its state, or why it failed."),
-    "events": ("holdfast.cli.commands.events", "Print the journal of a run."),
-    "inbox": ("holdfast.cli.commands.inbox", "List what people are asked."),
-    "respond": ("holdfast.cli.commands.respond", "Answer a question."),
-    "reassign": ("holdfast.cli.commands.reassign", "Hand a question to somebody else."),
-    "baskets": ("holdfast.cli.commands.inbox", "List the baskets in which something lies."),
-    "basket": ("holdfast.cli.commands.inbox", "List what lies in one basket."),
-    "move": ("holdfast.cli.commands.reassign", "Move what lies in a basket into another."),
-    "signal": ("holdfast.cli.commands.signal", "Send a signal to a run."),
-    "pause": ("holdfast.cli.commands.pause", "Stop a run between its nodes."),
-    "cancel": ("holdfast.cli.commands.cancel", "Ask a run to stop."),
-    "retry": ("holdfast.cli.commands.retry", "Let what failed try again."),
-    "jump": ("holdfast.cli.commands.jump", "Go on at a node, back or forward."),
-    "fork": ("holdfast.cli.commands.fork", "Go on from elsewhere, with edits."),
-    "branches": ("holdfast.cli.commands.branches", "Draw the lines of history of a run."),
-    "diff": ("holdfast.cli.commands.diff", "Show what differs between two branches."),
-    "recover": ("holdfast.cli.commands.recover", "Repair a run whose rows and journal do not agree."),
-    "why": ("holdfast.cli.commands.why", "Say what a run waits for and what will wake it."),
-    "doctor": ("holdfast.cli.commands.doctor", "Check a database, and repair it."),
-    "db": ("holdfast.cli.commands.db", "Back up, restore, activate or copy a whole database."),
-    "trust": ("holdfast.cli.commands.trust", "Say which files a database may have imported."),
-    "graph": ("holdfast.cli.commands.graph", "Draw a workflow, or a run with its statuses."),
-    "validate": ("holdfast.cli.commands.validate", "Check definitions and name every problem."),
-    "crashtest": ("holdfast.cli.commands.crashtest", "Run a workflow under every crash."),
-    "bench": ("holdfast.cli.commands.bench", "Measure this machine."),
-    "version": ("holdfast.cli.commands.version", "Print the version."),
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("starting_runs", "run", "Run a workflow and watch it."),
+    "start": ("starting_runs", "start", "Store a run for a worker to drive."),
+    "worker": ("working", "worker", "Drive the runs of all workflows of some files, until stopped."),
+    "engines": ("listing", "engines", "List the engines, and what each can run."),
+    "resume": ("resuming_runs", "resume", "Continue interrupted, paused or held runs."),
+    "list": ("listing", "list_runs", "List runs, newest first."),
+    "show": ("showing", "show", "Show one run: its state, or why it failed."),
+    "events": ("listing", "events", "Print the journal of a run."),
+    "inbox": ("answering", "inbox", "List open questions and the contents of baskets."),
+    "respond": ("answering", "respond", "Answer a question."),
+    "reassign": ("answering", "reassign", "Reassign a question to another person or basket."),
+    "baskets": ("answering", "baskets", "List the baskets that are not empty."),
+    "basket": ("answering", "basket", "List the contents of one basket."),
+    "move": ("answering", "move", "Move a question or a node into another basket."),
+    "signal": ("requesting", "signal", "Send a signal to a run."),
+    "pause": ("requesting", "pause", "Stop a run between its nodes."),
+    "cancel": ("requesting", "cancel", "Cancel runs."),
+    "retry": ("branch_verbs", "retry", "Try failed nodes again."),
+    "jump": ("branch_verbs", "jump", "Continue a run at a node, back or forward."),
+    "fork": ("branch_verbs", "fork", "Continue a run from an earlier point, with edits."),
+    "branches": ("listing", "branches", "Draw the branches of a run."),
+    "diff": ("listing", "diff", "Show what differs between two branches."),
+    "recover": ("branch_verbs", "recover", "Repair a run whose rows and journal disagree."),
+    "why": ("listing", "why", "Explain what a run waits for and what will wake it."),
+    "doctor": ("checking", "doctor", "Check a database, and repair it."),
+    "db": ("database_verbs", "app", "Back up, restore, activate or copy a whole database."),
+    "trust": ("checking", "trust", "Allow the runs of a database to import a file."),
+    "graph": ("graphs", "graph", "Draw a workflow, or a run with its statuses."),
+    "validate": ("checking", "validate", "Check definitions and list every problem."),
+    "crashtest": ("crashtest", "crashtest", "Run a workflow under every crash."),
+    "bench": ("bench", "bench", "Measure this machine."),
+    "version": ("checking", "version", "Print the version."),
 }
-"""Verb to its module and its line in `holdfast --help`. The module has `app`, `command`, or a function named like the
-verb."""
+"""Verb to its module in `commands`, the function (or the group of verbs) in it, and its line in `holdfast --help`."""
 
-HELP = """Durable workflows: a run survives the crash of its process and goes on where it was.
+HELP = """Durable workflows: if the process dies, a run continues from its last finished step.
 
 \b
 Examples:
@@ -92,18 +91,18 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
 
 def load(verb: str) -> Any:
-    """The command of a verb, ready to parse its arguments."""
-    module = importlib.import_module(COMMANDS[verb][0])
-    app = getattr(module, "app", None)
-    if not isinstance(app, typer.Typer):
-        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        function = getattr(module, "command", None) or getattr(module, verb)
-        app.command(verb, context_settings=CONTEXT)(function)
-    return typer.main.get_command(app)
+    """Import the command of a verb."""
+    place, name, _ = COMMANDS[verb]
+    found = getattr(importlib.import_module(f"holdfast.cli.commands.{place}"), name)
+    if not isinstance(found, typer.Typer):
+        function = found
+        found = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        found.command(verb, context_settings=CONTEXT)(function)
+    return typer.main.get_command(found)
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -144,7 +143,7 @@ def run_app(app: typer.Typer, args: list[str], name: str) -> int:
         code = output.complain("usage", _usage_message(error), output.USAGE)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else output.FAILED
-    except Exception as error:  # noqa: BLE001 - the last line of defence: whatever it is, it becomes one line
+    except Exception as error:  # noqa: BLE001 - every error becomes one line
         code = _explain(error)
     with contextlib.suppress(output.PipeClosed):
         output.flush()
@@ -163,21 +162,21 @@ def _explain(error: Exception) -> int:
     if isinstance(error, HoldfastError):
         if output.debug:
             traceback.print_exception(error)
-        way_out = "; `holdfast doctor --deep` says what is damaged" if isinstance(error, CorruptJournal) else ""
+        way_out = "; `holdfast doctor --deep` lists what is damaged" if isinstance(error, CorruptJournal) else ""
         return output.complain(error.code, error.message + way_out, exit_code(error))
     if output.debug:
         traceback.print_exception(error)
     kind = type(error).__name__
     return output.complain(
         "internal_error",
-        f"an unexpected error, which is a bug: {kind}: {error}. Please report it with the output of the same command "
+        f"unexpected error, which is a bug: {kind}: {error}. Please report it with the output of the same command "
         "under HOLDFAST_DEBUG=1",
         output.FAILED,
     )
 
 
 def exit_code(error: Exception) -> int:
-    """What kind of trouble an error is: the caller's mistake, a run that failed, or one that waits."""
+    """The exit code of an error: wrong usage, a run that failed, or one that waits."""
     from holdfast.model import errors
 
     match error:

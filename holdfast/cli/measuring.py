@@ -32,7 +32,7 @@ import apsw
 
 import holdfast
 from holdfast.cli import output
-from holdfast.cli.tuning import tune
+from holdfast.cli.process_setup import tune
 from holdfast.store.urls import database_file, is_postgres
 
 T = TypeVar("T")

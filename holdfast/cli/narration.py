@@ -1,6 +1,6 @@
 """Narration: a run as plain lines, one per change, for logs and pipes.
 
-Owns: what a batch of events is told as; items of maps and bursts are counted, not listed.
+Owns: the line of each event; items of maps and bursts are counted, not listed.
 Pure: events in, lines out.
 """
 
@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.cli import output
+from holdfast.cli import output, wording
 from holdfast.cli.picture import ENDED, Picture
 from holdfast.model import events as ev
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import instance_text
+from holdfast.model.views import Wait, when
 from holdfast.store.row_types import EventRow, NodeRow, RunRow
 
 BURST = 60
-"""More lines than this at once become a sentence: nobody reads them."""
+"""More lines than this at once are summed up in one."""
 
 TOLD = (
     "CodeChanged",
@@ -39,7 +40,7 @@ TOLD = (
     "WaitClosed",
     "WaitOpened",
 )
-"""The events that are told."""
+"""The events that have a line."""
 
 _LOUD = frozenset(
     {
@@ -55,7 +56,7 @@ _LOUD = frozenset(
         "WaitOpened",
     }
 )
-"""Told one by one, also in a burst."""
+"""Events that have a line of their own even in a burst."""
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class _About(msgspec.Struct):
 
 
 class _Edited(msgspec.Struct):
-    """What a wait is given, by a person or a timer."""
+    """What a person or a timer has changed about a wait."""
 
     wait_id: str = ""
     reminders: int = 0
@@ -111,7 +112,7 @@ _data = msgspec.json.Decoder(_Data).decode
 
 
 class Narrator:
-    """Tells one run."""
+    """Words the events of one run."""
 
     def __init__(self, picture: Picture, row: RunRow, *, prefix: str = "") -> None:
         self._picture = picture
@@ -120,17 +121,17 @@ class Narrator:
         self._maps: dict[str, tuple[int, int]] = {}
         self._prefix = prefix
 
-    def tell(self, events: Sequence[EventRow]) -> list[str]:
+    def lines(self, events: Sequence[EventRow]) -> list[str]:
         """The lines of some new events of the types TOLD."""
         told = [(event, text) for event in events if (text := self._text(event))]
         if len(told) <= BURST:
             return [self._line(event.at, text) for event, text in told]
         loud = [(event, text) for event, text in told if event.type in _LOUD]
-        lines = [self._line(event.at, text) for event, text in loud[:BURST]]
+        found = [self._line(event.at, text) for event, text in loud[:BURST]]
         quiet = Counter(_WORDS[event.type] for event, _ in told if event.type not in _LOUD)
         quiet.update({"more like these": len(loud) - BURST} if len(loud) > BURST else {})
         summary = ", ".join(f"{number:,} {word}" for word, number in quiet.items())
-        return [*lines, self._line(events[-1].at, f"… {summary}")] if summary else lines
+        return [*found, self._line(events[-1].at, f"… {summary}")] if summary else found
 
     def maps(self, nodes: Sequence[NodeRow], at: int) -> list[str]:
         """How far the maps of the run are, when that has changed."""
@@ -143,7 +144,7 @@ class Narrator:
             starts, ends = (counters.get("done") or [[], []])[:2]
             now = (sum(ends) - sum(starts), total or 0)
             marks = self._marks(node.node)
-            if node.status in ENDED and not marks:  # told already
+            if node.status in ENDED and not marks:  # has a line already
                 continue
             if total and now != self._maps.get(node.node, (0, total)):
                 self._maps[node.node] = now
@@ -169,14 +170,16 @@ class Narrator:
         name = output.line(event.node)
         key = (event.node, event.path)
         if event.type == "TicketRaised":
-            how = "goes to" if data.ticket is None else f"raises the ticket {output.line(data.ticket)}:"
+            how = "continues at" if data.ticket is None else f"raises the ticket {output.line(data.ticket)}:"
             return f"{name} {how} {output.line(data.target)}"
         waits = _wait_text(event, data)
         if waits and (data.kind not in ("timer", "child") or self._is_top(event.path)):
             return f"{output.line(instance_text(event.node, event.path))} {waits}"
         if not self._is_top(event.path):
             if event.type == "NodeFailed" and not data.retryable:
-                return f"{name}@{output.line(event.path)} failed: {output.line(data.error.message, 300)}"
+                return (
+                    f"{name}@{output.line(event.path)} failed: {output.line(data.error.message, wording.MESSAGE_WIDTH)}"
+                )
             return ""
         match event.type:
             case "NodeStarted":
@@ -198,7 +201,7 @@ class Narrator:
             case "StepFailed":
                 again = f"; again in {_in(data.retry_at, event.at)}" if data.retry_at else ""
                 step = f"{name}: {output.line(data.name)} failed, attempt {data.attempt}"
-                return f"{step}: {output.line(data.error.message, 300)}{again}"
+                return f"{step}: {output.line(data.error.message, wording.MESSAGE_WIDTH)}{again}"
         return ""
 
     def _took(self, key: tuple[str, str], at: int) -> str:
@@ -207,11 +210,11 @@ class Narrator:
 
     def _failure(self, name: str, event: EventRow, data: _Data) -> str:
         again = f"; again in {_in(data.retry_at, event.at)}" if data.retry_at is not None else ""
-        return f"{name} failed, attempt {data.attempt}: {output.line(data.error.message, 300)}{again}"
+        return f"{name} failed, attempt {data.attempt}: {output.line(data.error.message, wording.MESSAGE_WIDTH)}{again}"
 
 
 def _wait_text(event: EventRow, data: _Data) -> str:
-    """What an event says about a wait, behind the name of whoever waits; of a pause it is all there is to say."""
+    """An event about a wait, behind the name of the node that waits; of a pause it is the whole line."""
     match event.type:
         case "WaitOpened":
             return _opened(event, data)
@@ -219,41 +222,42 @@ def _wait_text(event: EventRow, data: _Data) -> str:
             by = f" by {data.actor}" if data.actor else ""
             told = {
                 "answered": f"was answered{by}" if data.actor != "deadline" else "was answered with its default",
-                "received": "received its signal" if data.actor != "deadline" else "goes on with its default",
+                "received": "received its signal" if data.actor != "deadline" else "continues with its default",
                 "resumed": f"was resumed{by}",
                 "released": f"was released{by}",
-                "deadline": "has passed its deadline",
+                "deadline": "passed its deadline",
             }
             return output.line(told.get(data.outcome, ""))
         case "RunEdited" if data.after is not None:
             if data.after.reminders:
                 return f"is reminded of its question ({output.count(data.after.reminders, 'reminder')})"
             to = [data.after.assignee] * bool(data.after.assignee)
-            to += [f"the basket {data.after.basket}"] * bool(data.after.basket)
-            return output.line(f"goes to {', '.join(map(str, to))} ({data.actor})") if to else ""
+            to += [f"basket {data.after.basket}"] * bool(data.after.basket)
+            return output.line(f"is reassigned to {', '.join(map(str, to))} ({data.actor})") if to else ""
     return ""
 
 
 def _opened(event: EventRow, data: _Data) -> str:
     about = data.about or _About()
-    until = f" for {_in(data.until, event.at)}" if data.until is not None else ""
-    match data.kind:
-        case ev.STEP_RETRY:
-            return ""  # the failure of the step says when it is tried again
-        case "input":
-            whom = f" {about.assignee}" if about.assignee else ""
-            whom += f" in {about.basket}" if about.basket else ""
-            left = f", {_in(data.until, event.at)} left" if data.until is not None else ""
-            return output.line(f"asks{whom}: {about.question} ({data.wait_id}{left})")
-        case "signal":
-            return output.line(f"waits for the signal {about.name}{until}")
-        case "basket":
-            error = f": {about.error.message}" if about.error is not None else ""
-            return output.line(f"is put into the basket {about.basket}{error} ({data.wait_id})")
-        case "pause":
-            by = f" by {about.actor}" if about.actor else ""
-            return output.line(f"paused{by}" + (f": {about.reason}" if about.reason else ""))
-    return f"waits: {data.kind}{until}"
+    if data.kind == ev.STEP_RETRY:
+        return ""  # the failure of the step says when it is tried again
+    pause = "paused" + (f" by {about.actor}" if about.actor else "") + (f": {about.reason}" if about.reason else "")
+    wait = Wait(
+        wait_id=data.wait_id,
+        kind=data.kind,
+        run_id="",
+        workflow="",
+        until=None if data.until is None else when(data.until),
+        question=pause if data.kind == "pause" else about.question,
+        basket=about.basket,
+        assignee=about.assignee,
+        name=about.name,
+        error=None if about.error is None else {"message": about.error.message},
+    )
+    left = [f"{_in(data.until, event.at)} left"] * (data.until is not None and data.kind != "timer")
+    named = [data.wait_id] * (data.kind in ("input", "basket"))
+    notes = ", ".join((*named, *left))
+    return output.line(wording.wait_text(wait, event.at) + (f" ({notes})" if notes else ""))
 
 
 def _in(moment: int | None, now: int) -> str:

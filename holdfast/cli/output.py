@@ -11,17 +11,20 @@ import contextlib
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 OK, FAILED, USAGE, SUSPENDED, CANCELLED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 PIPE_CLOSED = 141
 """What a shell shows for a program that a closed pipe has ended."""
+STATUS_SECONDS = 0.5
+"""Between two updates of a status line; a command that ends sooner shows none."""
 
 debug = False
 json_wanted = False
-"""Whether errors are told as JSON too."""
+"""True: errors are printed as JSON too."""
 
 _json_fd: int | None = None
 
@@ -32,7 +35,7 @@ _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "3
 
 
 class PipeClosed(SystemExit):
-    """Whoever read our output has gone."""
+    """The reader of our output has closed the pipe."""
 
 
 # --- text ---------------------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def colours(stream: Any = None) -> bool:
-    """Whether to use colours: a terminal that has them, and nobody who said NO_COLOR."""
+    """True for a terminal with colours, unless NO_COLOR is set."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -149,18 +152,18 @@ def terminal_width(default: int = 100) -> int:
 
 
 def write(text: str) -> None:
-    """A line on stdout. What it says must be clean already."""
+    """Write a line to stdout. The text must be clean."""
     try:
         sys.stdout.write(text + "\n")
     except BrokenPipeError:
-        _leave_pipe()
+        _close_pipe()
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 def note(text: str) -> None:
-    """A line on stderr; nobody has to read it."""
+    """Write a line to stderr; an error there is ignored."""
     with contextlib.suppress(OSError, ValueError):
         try:
             sys.stderr.write(text + "\n")
@@ -173,11 +176,11 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _leave_pipe()
+        _close_pipe()
 
 
-def _leave_pipe() -> None:
-    """Nobody reads: what is still buffered goes nowhere, so that Python does not complain at exit."""
+def _close_pipe() -> NoReturn:
+    """Discard what is still buffered, so that Python does not complain at exit about the closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere, sys.stdout.fileno())
@@ -186,7 +189,7 @@ def _leave_pipe() -> None:
 
 @contextlib.contextmanager
 def only_json(wanted: bool) -> Iterator[None]:
-    """With `wanted`, stdout carries nothing but what `document` prints: whatever user code prints goes to stderr."""
+    """With `wanted`, stdout carries only what `document` prints; what user code prints goes to stderr."""
     global _json_fd
     if not wanted or _json_fd is not None:
         yield
@@ -194,7 +197,7 @@ def only_json(wanted: bool) -> Iterator[None]:
     try:
         sys.stdout.flush()
         out, err = sys.stdout.fileno(), sys.stderr.fileno()
-    except (OSError, ValueError, AttributeError):  # not real files (a test's): leave them
+    except (OSError, ValueError, AttributeError):  # not real files, but those of a test
         yield
         return
     _json_fd = os.dup(out)
@@ -210,7 +213,7 @@ def only_json(wanted: bool) -> Iterator[None]:
 
 
 def json_text(value: Any, *, compact: bool = False) -> str:
-    """JSON that is safe to print: what a terminal would obey is written as an escape."""
+    """JSON that is safe to print: control characters are escaped."""
     import msgspec
 
     data = msgspec.json.encode(value)
@@ -235,7 +238,7 @@ def document(value: Any, *, compact: bool = False) -> None:
 
 
 def complain(code: str, message: str, exit_code: int) -> int:
-    """One error: a line on stderr, and with --json an object on stdout as well. Returns the exit code."""
+    """Print one error: a line on stderr, and with --json an object on stdout as well. Returns the exit code."""
     note(f"{paint('holdfast:', 'red', sys.stderr)} {clean(message)}")
     if json_wanted:
         with contextlib.suppress(PipeClosed):
@@ -256,3 +259,27 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, colour: int 
             cells[colour] = paint(cells[colour], STATUS_COLOURS.get(row[colour], ""))
         found.append("  ".join(cells).rstrip())
     return found
+
+
+class StatusLine:
+    """One line on stderr that shows how far a long command is, on a terminal only; it is erased at the end."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent or not colours(sys.stderr)
+        self._next = time.monotonic() + STATUS_SECONDS
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Replace the line. The text must be clean."""
+        if self._silent or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + STATUS_SECONDS
+        self._shown = True
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            self._shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cli import output, waiting
+from holdfast.cli import output, wording
 from holdfast.inspect.wait_views import hold_of, wait_view
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.limits import SECOND
@@ -100,7 +100,7 @@ class _Sum(msgspec.Struct):
 
     @property
     def status(self) -> str:
-        """One word for all of them: what is still to come counts more than what has ended."""
+        """One status for all of them: an unfinished one counts more than one that has ended."""
         for word in ("running", "suspended", "scheduled", "failed", "cancelled", "completed", "skipped"):
             if self.statuses[word]:
                 return word
@@ -119,7 +119,7 @@ class Picture:
         self._steps_failed: dict[Place, Counter[str]] = {}
 
     def place(self, node: str, path: str) -> Place:
-        """Where an instance belongs, whatever item or round it is of."""
+        """The place of an instance; all items of a map and rounds of a loop share one."""
         return tuple(name for name, _, _ in segments(path) if name in self._scopes), node
 
     def see(self, events: Iterable[EventRow]) -> None:
@@ -145,7 +145,7 @@ class Picture:
         return [drawing.headline(), *drawing.body()]
 
     def tallied(self) -> list[Place]:
-        """Where something has failed, for good or for now."""
+        """Places in which an attempt has failed."""
         return list(self._failed.keys() | self._retried.keys())
 
     def failed(self, places: Iterable[Place]) -> int:
@@ -161,7 +161,7 @@ class Picture:
 
 
 class _Drawing:
-    """What one picture is made of, at one moment."""
+    """The rows of one picture, at one moment."""
 
     def __init__(
         self,
@@ -201,14 +201,14 @@ class _Drawing:
         if hold is not None:
             detail += f"  on hold: {hold}"
         if self.pauses:
-            detail += f"  {waiting.together(self.pauses, self.now)}"
+            detail += f"  {wording.waits_text(self.pauses, self.now)}"
         seconds = (self.now - (row.started_at or row.created_at)) / SECOND
         if len(top) == 1:
             return Line(0, row.workflow, row.status, detail, seconds=seconds)
         return Line(0, row.workflow, row.status, detail, f"{ended}/{len(top)}", ended, len(top), seconds)
 
     def body(self) -> list[Line]:
-        """The nodes by phase, then what undoes them."""
+        """The nodes by phase, then their compensations."""
         undone = [
             Line(1, node, found.status, self._attempts(found), seconds=self._seconds(found))
             for (_, node), found in self.sums.items()
@@ -330,13 +330,13 @@ class _Drawing:
 
     @staticmethod
     def _many(found: _Sum) -> str:
-        """How many items of a map are in this node now."""
+        """How many items of a map are at this node now."""
         busy = found.statuses["running"] + found.statuses["suspended"] + found.statuses["scheduled"]
         return f"{busy} now" if busy > 1 else ""
 
     def _waits(self, places: Sequence[Place]) -> str:
         """What the instances in some places wait for."""
-        return waiting.together([wait for place in places for wait in self.waits.get(place, ())], self.now)
+        return wording.waits_text([wait for place in places for wait in self.waits.get(place, ())], self.now)
 
     def _marks(self, places: Sequence[Place]) -> str:
         failed, retried = self.picture.failed(places), self.picture.retried(places)
@@ -344,7 +344,7 @@ class _Drawing:
 
 
 def fit(lines: Sequence[Line], height: int) -> list[Line]:
-    """At most `height` lines: what moves or failed stays, what has ended or not begun is counted instead."""
+    """At most `height` lines: running and failed ones stay, others are counted instead."""
     if len(lines) <= height:
         return list(lines)
     room = max(1, height - 2)

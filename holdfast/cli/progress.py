@@ -1,8 +1,8 @@
-"""Progress: showing runs while they go on, on a terminal as a tree that moves, elsewhere as plain lines.
+"""Progress: runs shown while they are driven, on a terminal as a tree that is redrawn, elsewhere as plain lines.
 
-Owns: when something is drawn, and what is asked of the store for it.
+Owns: when something is drawn, and what is read from the store for it; many runs are counted with one query.
 Never: decides what is drawn (picture.py, narration.py) or drives anything (driving.py).
-Invariants: redrawn on events, at most ten times a second, and never more than a tenth of the time goes into it.
+Invariants: redrawn on events, at most ten times a second, and never more than a tenth of the time is spent on it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.cli import output
-from holdfast.cli.crowds import SHOWN_MAX, Crowd
 from holdfast.cli.narration import TOLD, Narrator
 from holdfast.cli.picture import TALLIED, Line, Picture, Progress, bar, fit
 from holdfast.model import definition as definitions
+from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from holdfast.store.clocks import clock_of
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import of_current_branch
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.1
 TICK_SECONDS = 0.4
-"""Times and what bodies say change without an event."""
+"""Times, and what bodies report, change without an event."""
 SHARE = 0.1
-"""Of the time, at most, that is spent on showing it."""
+"""Of the time, at most, that is spent on drawing."""
 DETAILED_MAX = 3
 """Runs that are shown with their nodes; more are counted."""
 BAR_WIDTH = 20
 PAGE = 5_000
+SHOWN_MAX = 20
+"""Runs of many that are shown by name."""
+ALL_MAX = 1_000_000
+UNFINISHED = tuple(status.value for status in RunStatus if status not in RUN_TERMINAL)
 
 SYMBOLS = {
     "completed": "✓",
@@ -55,14 +59,14 @@ class View(Protocol):
     """Something that shows runs."""
 
     def update(self) -> None:
-        """Look at the store and show what is new."""
+        """Read the store and show what is new."""
 
     def close(self) -> None:
         """Show the end."""
 
 
 class _Watched:
-    """One run, and how much of its journal was read."""
+    """One run, and how much of its journal has been read."""
 
     def __init__(self, store: Store, run_no: int) -> None:
         self.store = store
@@ -84,6 +88,46 @@ class _Watched:
         nodes = self.store.open_nodes([self.run_no])
         waits = self.store.open_waits([self.run_no])
         return self.picture.lines(self.row, nodes, waits, progress, self.clock.now())
+
+
+class Crowd:
+    """Many runs, read with one query however many they are."""
+
+    def __init__(self, store: Store, run_nos: Sequence[int]) -> None:
+        self._store = store
+        self.live: dict[int, RunRow | None] = dict.fromkeys(run_nos)
+        """Runs that have not ended, as last read."""
+        self.total = len(run_nos)
+        self.ended = 0
+        self.failed = 0
+
+    def refresh(self) -> list[RunRow]:
+        """Read the rows again; return the runs that have ended since the last time."""
+        found = {row.run_no: row for row in self._store.runs(status=UNFINISHED, limit=ALL_MAX)}
+        gone = [number for number in self.live if number not in found]
+        ended = [row for number in gone if (row := self._store.run_by_no(number)) is not None]
+        for number in gone:
+            del self.live[number]
+        for number in self.live:
+            self.live[number] = found[number]
+        self.ended += len(ended)
+        self.failed += sum(row.status == RunStatus.FAILED for row in ended)
+        return ended
+
+    @property
+    def numbers(self) -> str:
+        return f"{self.ended:,}/{self.total:,}" + (f" ✗{self.failed}" if self.failed else "")
+
+    def lines(self, seconds: float, height: int) -> list[Line]:
+        """How many have ended, and the first of those that have not."""
+        status = "running" if self.live else "completed"
+        lines = [Line(0, f"runs ×{self.total}", status, "", self.numbers, self.ended, self.total, seconds)]
+        most = min(max(0, height - 2), SHOWN_MAX)
+        shown = [row for row in self.live.values() if row is not None][:most]
+        lines += [Line(1, row.run_id, row.status, row.workflow) for row in shown]
+        if len(self.live) > len(shown):
+            lines.append(Line(1, f"… {len(self.live) - len(shown)} more", "pending"))
+        return lines
 
 
 class LiveView:
@@ -117,7 +161,7 @@ class LiveView:
             each = max(3, height // len(self._watched))
             lines = [line for run in self._watched for line in fit(run.lines(self._said(run.run_no)), each)]
         else:
-            self._crowd.look()
+            self._crowd.refresh()
             lines = self._crowd.lines(time.monotonic() - self._began, height)
         return render(lines)
 
@@ -151,9 +195,9 @@ class PlainView:
         now = time.monotonic()
         with_maps = now >= self._maps_at + self.MAPS_SECONDS
         for watched, narrator in self._watched:
-            self._tell(watched, narrator, with_maps)
+            self._write_events(watched, narrator, with_maps)
         if self._crowd.live:
-            self._tell_crowd(with_maps)
+            self._write_crowd(with_maps)
         if with_maps:
             self._maps_at = now
 
@@ -161,21 +205,21 @@ class PlainView:
         self._maps_at = 0.0
         self.update()
 
-    def _tell_crowd(self, due: bool) -> None:
-        """Each run that has ended, or from time to time how many."""
-        ended = self._crowd.look()
+    def _write_crowd(self, due: bool) -> None:
+        """Write each run that has ended; of very many, from time to time how many."""
+        ended = self._crowd.refresh()
         if self._crowd.total <= SHOWN_MAX:
             for row in ended:
                 self._write(f"{output.line(row.run_id)} {row.status}")
         elif due or not self._crowd.live:
             self._write(f"{self._crowd.numbers} runs have ended")
 
-    def _tell(self, watched: _Watched, narrator: Narrator, with_maps: bool) -> None:
+    def _write_events(self, watched: _Watched, narrator: Narrator, with_maps: bool) -> None:
         row = _row(self._store, watched.run_no)
         while watched.seen < row.last_seq:
             page = self._store.events(watched.run_no, watched.seen, PAGE, types=TOLD)
             watched.picture.see(page)
-            for text in narrator.tell(page):
+            for text in narrator.lines(page):
                 self._write(text)
             watched.seen = _end_of(page, row)
         if with_maps:
@@ -183,8 +227,8 @@ class PlainView:
                 self._write(text)
 
 
-async def show(view: View, moved: asyncio.Event) -> None:
-    """Update a view when something has moved, until this is cancelled."""
+async def show(view: View, changed: asyncio.Event) -> None:
+    """Update a view when `changed` is set, until this is cancelled."""
     while True:
         began = time.monotonic()
         view.update()
@@ -192,12 +236,12 @@ async def show(view: View, moved: asyncio.Event) -> None:
         await asyncio.sleep(max(REDRAW_SECONDS, cost / SHARE))
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_SECONDS):  # wait_for would swallow a cancellation that comes with the event
-                await moved.wait()
-        moved.clear()
+                await changed.wait()
+        changed.clear()
 
 
 def wants_live(json: bool) -> bool:
-    """Whether there is a terminal to draw on."""
+    """True if stdout is a terminal to draw on."""
     return not json and sys.stdout.isatty()
 
 
@@ -241,7 +285,7 @@ _STYLES = {name: "bright_black" if colour == "dim" else colour for name, colour 
 
 
 def _end_of(page: Sequence[EventRow], row: RunRow) -> int:
-    """How far the journal is read after a page of some types; it may have grown since `row` was."""
+    """The position up to which the journal is read after a page of some event types."""
     last = page[-1].seq if page else 0
     return last if len(page) == PAGE else max(last, row.last_seq)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
@@ -13,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.cli.main import main
 
 FLOWS = '''
 import asyncio
@@ -158,6 +163,56 @@ PATIENCE_SECONDS = 60.0
 """How long is waited for what must happen; it never decides whether something is quick enough."""
 
 
+READING = frozenset(
+    [
+        "list",
+        "show",
+        "events",
+        "why",
+        "inbox",
+        "baskets",
+        "basket",
+        "respond",
+        "reassign",
+        "move",
+        "signal",
+        "pause",
+        "cancel",
+        "branches",
+        "diff",
+        "engines",
+        "doctor",
+        "version",
+    ]
+)
+"""Verbs that load no code of the user and drive nothing: one process can run many of them, one after another."""
+
+
+def in_process(*args: str, cwd: Path, stdin: str = "", env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, through `main`, as a process of its own would run it."""
+    out, err = io.StringIO(), io.StringIO()
+    before, where, keyboard = dict(os.environ), Path.cwd(), sys.stdin
+    try:
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(cwd)
+        sys.stdin = io.StringIO(stdin)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(args)
+    finally:
+        sys.stdin = keyboard
+        os.chdir(where)
+        os.environ.clear()
+        os.environ.update(before)
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
+
+
+def _in_loop() -> bool:
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop() is not None
+    return False
+
+
 class Project:
     """A directory with `flows.py` and a database that the commands find by themselves."""
 
@@ -167,7 +222,21 @@ class Project:
         self.started: list[subprocess.Popen[str]] = []
 
     def cli(self, *args: str, cwd: Path | None = None, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to its end: in this process if it loads no code of the user."""
+        if args and args[0] in READING and not {"--follow", "-f"} & {*args} and not _in_loop():
+            return self.here(*args, cwd=cwd, stdin=stdin, **env)
+        return self.process(*args, cwd=cwd, stdin=stdin, **env)
+
+    def here(
+        self, *args: str, cwd: Path | None = None, stdin: str = "", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in this process: for what is refused before any code is loaded."""
+        return in_process(*args, cwd=cwd or self.directory, stdin=stdin, env=ENVIRONMENT | env)
+
+    def process(
+        self, *args: str, cwd: Path | None = None, stdin: str = "", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end in a process of its own."""
         return subprocess.run(
             [*COMMAND, *args],
             cwd=cwd or self.directory,

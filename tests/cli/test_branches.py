@@ -68,7 +68,7 @@ def test_retry_goes_on_with_what_failed_and_prints_the_result(failed: Project) -
     assert "let what failed try again: holdfast retry order-42" in shown
     done = failed.cli("retry", "order-42")
     assert (done.returncode, done.stdout) == (0, '"boxes receipt-42-1500"\n')
-    assert "run order-42 goes on with branch 2: 1 node reused; runs again: pack" in done.stderr
+    assert "run order-42 continues on branch 2: 1 node reused; runs again: pack" in done.stderr
     assert "pack started, attempt 2" in done.stderr
     assert (failed.marks("charged"), failed.marks("packed")) == (1, 2)
     again = failed.json("retry", "order-42", exit_code=1)
@@ -79,12 +79,12 @@ def test_a_dry_run_lists_what_is_reused_what_runs_again_and_which_effects_repeat
     before = failed.events("order-42")
     told = failed.cli("retry", "order-42", "--dry-run").stdout
     assert "reused      charge\nruns again  pack\n" in told
-    assert "effects of pack happen again, under the same idempotency keys" in told
+    assert "effects of pack happen again, with the same idempotency keys" in told
     forked = failed.cli("fork", "order-42", "--at", "charge", "--dry-run").stdout
     assert {"effects of charge, pack happen", "effects of pack, charge happen"} & {
         line.split(" again")[0] for line in forked.splitlines()
     }
-    assert "under new idempotency keys" in forked
+    assert "with new idempotency keys" in forked
     shown = failed.json("fork", "order-42", "--at", "start", "--dry-run", "--keys", "inherit")
     assert (shown["reused"], shown["same_keys"], shown["cutoff_seq"]) == ([], True, 1)
     assert failed.events("order-42") == before
@@ -123,7 +123,7 @@ def test_no_run_opens_the_branch_and_needs_no_code(failed: Project) -> None:
     code.unlink()
     opened = failed.cli("retry", "order-42", "--no-run")
     assert (opened.returncode, opened.stdout) == (0, "run order-42 is running on branch 2\n")
-    assert "`holdfast resume order-42` goes on with it" in opened.stderr
+    assert "`holdfast resume order-42` continues it" in opened.stderr
     assert failed.json("fork", "order-42", "--at", "start", "--no-run")["branch"] == 3
     needs = failed.json("fork", "order-42", "--at", "start", "--no-run", "--set", "input.order.id=1", exit_code=2)
     assert needs["error"]["code"] == "missing_code"
@@ -179,7 +179,7 @@ def test_branches_are_drawn_as_a_tree_listed_in_rows_and_printed_as_json(failed:
     failed.cli("jump", "order-42", "ship", "-q")
     failed.cli("fork", "order-42", "--branch", "1", "-q")
     rows = failed.cli("branches", "order-42").stdout.splitlines()
-    assert rows[0].split() == ["BRANCH", "PARENT", "BEHIND", "STATUS", "EVENTS", "WHAT"]
+    assert rows[0].split() == ["BRANCH", "PARENT", "AFTER", "STATUS", "EVENTS", "WHAT"]
     assert rows[2].split()[:4] == ["2", "1", "7", "completed"]
     assert rows[4].endswith("fork at end, by command line (current)")
     drawn = on_a_terminal(failed, "branches", "order-42")
@@ -216,7 +216,7 @@ def test_diff_shows_what_differs(failed: Project) -> None:
     assert "failed: RuntimeError: no boxes left" in cells["pack"]
     assert "completed receipt-42-10" in cells["charge"]
     assert "-" in cells["ship"]
-    assert failed.cli("diff", "order-42", "2", "2").stdout == "branches 2 and 2 came to the same\n"
+    assert failed.cli("diff", "order-42", "2", "2").stdout == "branches 2 and 2 have the same outputs and statuses\n"
     as_json = failed.json("diff", "order-42", "1", "2")
     assert (as_json["one"]["status"], as_json["other"]["result"]) == ("failed", "boxes receipt-42-10")
     assert {node["node"] for node in as_json["nodes"]} == {"charge", "pack", "ship"}

@@ -200,7 +200,7 @@ def test_damage_that_was_copied_is_told(moving: Project, postgres: PostgresServe
     sql(source, "UPDATE holdfast.run_events SET at = at + 1 WHERE seq = 2")
     done = moving.cli("db", "copy", source, target, "--deep")
     assert done.returncode == 1
-    assert "1 violation in it, as in what was copied: `holdfast doctor --db sqlite:///" in done.stderr
+    assert "1 violation in it, as in its source: `holdfast doctor --db sqlite:///" in done.stderr
 
 
 def test_half_a_copy_says_what_to_do_and_is_begun_anew(moving: Project, postgres: PostgresServer) -> None:
@@ -240,6 +240,6 @@ def test_progress_is_shown_on_a_terminal_and_ctrl_c_leaves_half_a_copy(
     with on_terminal(command, moving.directory, ENVIRONMENT, term="xterm") as terminal:
         terminal.see("copying run_events: ")
         terminal.type(CTRL_C)
-        terminal.see("is not whole, and cannot be opened; begin anew with --again")
+        terminal.see("is incomplete and cannot be opened; start over with --again")
         assert terminal.end() == 130
     assert moving.cli("list", "--db", target).returncode == 2

@@ -28,7 +28,7 @@ def test_after_kill_9_resume_needs_nothing_but_the_database(
     run.wait()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shown = project.cli("show", "killed", "--db", project.url, cwd=elsewhere)
-    assert "nobody drives it now; to go on: holdfast resume killed --db sqlite:////" in shown.stdout
+    assert "no engine drives it now; to continue: holdfast resume killed --db sqlite:////" in shown.stdout
     (elsewhere / "go").touch()  # the body looks in its working directory, and so do its marks
     done = project.cli("resume", "killed", "--db", project.url, "--json", cwd=elsewhere)
     assert done.returncode == 0, done
@@ -52,7 +52,7 @@ def test_an_orderly_stop_loses_no_attempt(project: Project, how: signal.Signals)
     resumed = project.cli("resume", "stopped", "--json")
     shown = json.loads(resumed.stdout)
     assert resumed.returncode == 0
-    assert "3 steps reused; goes on: gated" in resumed.stderr
+    assert "3 steps reused; continues: gated" in resumed.stderr
     assert shown["result"] == 6
     assert shown["nodes"][0]["attempt"] == 1
     assert shown["recoveries"] == 0
@@ -166,8 +166,8 @@ def test_a_cancel_that_nobody_ends_says_so_and_what_runs_its_compensations(proje
     run.wait()
     cancelled = project.cli("cancel", "trip-1", "--reason", "ill")
     assert (cancelled.returncode, cancelled.stdout) == (0, "run trip-1 is being cancelled\n")
-    assert cancelled.stderr == "nobody drives run trip-1; `holdfast resume trip-1` goes on with it\n"
-    assert "ending    it is being cancelled, asked for by command line: ill\n" in project.cli("show", "trip-1").stdout
+    assert cancelled.stderr == "no engine drives run trip-1; `holdfast resume trip-1` continues it\n"
+    assert "ending    being cancelled by command line: ill\n" in project.cli("show", "trip-1").stdout
     assert project.marks("unbooked") == 0
     assert project.cli("resume", "trip-1").returncode == 4
     assert project.marks("unbooked") == 1

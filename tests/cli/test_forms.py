@@ -211,7 +211,7 @@ def test_what_is_wrong_with_the_whole_is_said_and_asked_again_with_what_was_ente
     assert terminal.fill(schema) == {"a": False, "b": "because", "c": {"d": 1}}
     assert terminal.shown[4:] == [
         '  ✗ "b" is a required property',
-        "Once more; Enter keeps what is in brackets, - leaves out what is optional.",
+        "Once more; Enter keeps the value in brackets, - omits an optional one.",
         "a (yes/no) [no]: ",
         "b (text, optional): ",
         "c (yes to fill it in) [yes]: ",
@@ -362,7 +362,7 @@ def test_leaving_passes_through(leaving: type[BaseException]) -> None:
 
 
 def test_a_schema_that_cannot_be_used_asks_nothing() -> None:
-    with pytest.raises(UsageError, match="no answer can be right"):
+    with pytest.raises(UsageError, match="no answer can match it"):
         Terminal().fill({"type": "text"})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli import main as cli
-from holdfast.cli.requests import WaitId
+from holdfast.cli.options import WaitId
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -95,7 +95,7 @@ def test_a_verb_that_changes_something_refuses_a_prefix_and_names_the_id_that_ex
     code, _, err = verb(name, *(typed.get(part, part) for part in CHANGES[name]))
     assert code == 2
     meant = whole if "WAIT" in CHANGES[name] else "order-42"
-    assert f"Did you mean {meant}? Only verbs that read take the beginning of an id" in err
+    assert f"Did you mean {meant}? Only verbs that read accept the beginning of an id" in err
     assert last_seq(db) == before
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cli import drawing, inputs, output, settings
-from holdfast.cli.crowds import Crowd
+from holdfast.cli import configuration, inputs, output
+from holdfast.cli.commands import graphs
 from holdfast.cli.narration import BURST, Narrator
 from holdfast.cli.picture import Line, Picture, bar, fit
-from holdfast.cli.progress import REDRAW_SECONDS, render, show
+from holdfast.cli.progress import REDRAW_SECONDS, Crowd, render, show
 from holdfast.model.definition import Body, Definition, NodeDef, Param
 from holdfast.model.errors import UsageError
 from holdfast.store.row_types import EventRow, NodeRow, RunRow, WaitRow
@@ -107,12 +107,12 @@ def wait_row(kind: str, node: str | None, about: object = None, path: str = ".",
     [
         (wait_row("input", "a", {"question": "Ship?"}, assignee="ada", basket="finance"), "asks ada in finance: Ship?"),
         (wait_row("input", "a", {"question": "Ship?"}), "asks: Ship?"),
-        (wait_row("signal", "a", {"name": "packed"}), "waits for the signal packed"),
-        (wait_row("basket", "a", {"mode": "next"}, basket="later"), "in the basket later"),
-        (wait_row("basket", "a", {"error": {"message": "down"}}, basket="errors"), "in the basket errors: down"),
-        (wait_row("timer", "a", until=9 * SECOND), "sleeps 7.0s more"),
+        (wait_row("signal", "a", {"name": "packed"}), "waits for signal packed"),
+        (wait_row("basket", "a", {"mode": "next"}, basket="later"), "is in basket later"),
+        (wait_row("basket", "a", {"error": {"message": "down"}}, basket="errors"), "is in basket errors: down"),
+        (wait_row("timer", "a", until=9 * SECOND), "sleeps for 7.0s more"),
         (wait_row("child", "a", child="c"), "waits for run c"),
-        (wait_row("hold", "a", {"why": "it died"}), "on hold: it died"),
+        (wait_row("hold", "a", {"why": "it died"}), "is on hold: it died"),
     ],
 )
 def test_a_node_that_waits_says_what_for(wait: WaitRow, told: str) -> None:
@@ -132,14 +132,14 @@ def test_items_of_a_map_that_wait_are_told_in_its_line() -> None:
     waits = [wait_row("basket", "enrich", {}, f".enrich.{n}.", basket="later") for n in range(3)]
     rows = [node_row("enrich", "running", scope={"count": 3, "opened": 3})]
     _, line = picture.lines(run_row(), rows, waits, {}, 0)
-    assert line.detail == "in the basket later and 2 more"
+    assert line.detail == "is in basket later and 2 more"
 
 
 def test_plain_lines_tell_questions_reminders_answers_and_baskets() -> None:
     narrator = Narrator(Picture(definition(NodeDef(id="a", uses="m.a"), ENRICH)), run_row())
     asked = {"wait_id": "w_1", "kind": "input", "until": 61 * SECOND, "about": {"question": "Ship?", "assignee": "ada"}}
     broken = {"wait_id": "w_2", "kind": "basket", "about": {"basket": "errors", "error": {"message": "down"}}}
-    told = narrator.tell(
+    told = narrator.lines(
         [
             event("WaitOpened", "a", asked),
             event("RunEdited", "a", {"actor": "reminder", "before": {}, "after": {"wait_id": "w_1", "reminders": 2}}),
@@ -159,10 +159,10 @@ def test_plain_lines_tell_questions_reminders_answers_and_baskets() -> None:
     assert [line.strip().partition("  ")[2] for line in told] == [
         "a asks ada: Ship? (w_1, 1:00 left)",
         "a is reminded of its question (2 reminders)",
-        "a goes to bo (escalation)",
+        "a is reassigned to bo (escalation)",
         "a was answered by bo",
         "a was answered with its default",
-        "enrich@.enrich.1. is put into the basket errors: down (w_2)",
+        "enrich@.enrich.1. is in basket errors: down (w_2)",
         "enrich@.enrich.1. was resumed by ada",
         "paused by ada: lunch",
     ]
@@ -188,8 +188,8 @@ def test_many_runs_are_counted() -> None:
             return rows[number]
 
     crowd = Crowd(Store(), list(rows))  # type: ignore[arg-type]  # the two reads it needs
-    assert len(crowd.look()) == 30
-    assert crowd.look() == []
+    assert len(crowd.refresh()) == 30
+    assert crowd.refresh() == []
     lines = crowd.lines(5.0, 10)
     assert lines[0] == Line(0, "runs ×100", "running", "", "30/100 ✗30", 30, 100, 5.0)
     assert lines[-1].label == "… 62 more"
@@ -199,7 +199,7 @@ def test_plain_lines_tell_each_change_and_count_a_burst() -> None:
     picture = Picture(definition(NodeDef(id="charge", uses="m.charge"), ENRICH))
     narrator = Narrator(picture, run_row())
     failure = {"attempt": 1, "error": {"message": "a\x1bb"}, "retryable": True, "retry_at": 5 * SECOND}
-    told = narrator.tell(
+    told = narrator.lines(
         [
             event("NodeStarted", "charge", {"attempt": 1}, seq=1),
             event("NodeFailed", "charge", failure, seq=2),
@@ -207,7 +207,7 @@ def test_plain_lines_tell_each_change_and_count_a_burst() -> None:
         ]
     )
     assert told == ["   1.0s  charge started", "   2.0s  charge failed, attempt 1: a\\x1bb; again in 3.0s"]
-    burst = narrator.tell([event("NodeStarted", f"n{i}", {"attempt": 1}) for i in range(BURST + 1)])
+    burst = narrator.lines([event("NodeStarted", f"n{i}", {"attempt": 1}) for i in range(BURST + 1)])
     assert burst == [f"   1.0s  … {BURST + 1} nodes started"]
 
 
@@ -244,15 +244,15 @@ def test_wide_characters_are_counted_and_cut() -> None:
 
 def test_conditions_are_written_as_people_write_them() -> None:
     amount = ["get", ["input", "order"], "amount"]
-    assert drawing.text_of(["and", ["gt", amount, 10], ["or", ["var", "v"], ["not", ["node", "a"]]]]) == (
+    assert graphs.text_of(["and", ["gt", amount, 10], ["or", ["var", "v"], ["not", ["node", "a"]]]]) == (
         "order.amount > 10 and (v or not a)"
     )
-    assert drawing.text_of(["contains", ["get", ["node", "a"], 0], "x"]) == "'x' in a[0]"
+    assert graphs.text_of(["contains", ["get", ["node", "a"], 0], "x"]) == "'x' in a[0]"
 
 
 def test_mermaid_labels_cannot_break_out() -> None:
     nodes = (NodeDef(id='a"] --> x', uses="m.a"), NodeDef(id="b", uses="m.b", after=('a"] --> x',)))
-    drawn = drawing.mermaid(definition(*nodes))
+    drawn = graphs.mermaid(definition(*nodes))
     assert drawn.splitlines()[1:] == ['  n1["a#34;#93; --#62; x"]', '  n2["b"]', '  n1 -. "after" .-> n2']
 
 
@@ -273,10 +273,10 @@ def test_set_values_keep_the_text_where_text_is_wanted() -> None:
 def test_a_project_file_that_is_wrong_says_where(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text("[holdfast\n")
     with pytest.raises(UsageError, match=r"holdfast\.toml cannot be read"):
-        settings.project(tmp_path)
+        configuration.project(tmp_path)
     (tmp_path / "holdfast.toml").write_text('[holdfast]\nlease_seconds = "long"\n')
     with pytest.raises(UsageError, match="lease_seconds must be a number"):
-        settings.project(tmp_path)
+        configuration.project(tmp_path)
 
 
 def test_lines_are_rendered_in_columns() -> None:

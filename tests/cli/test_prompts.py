@@ -12,11 +12,11 @@ from holdfast.cli import output
 from tests.cli.terminals import CTRL_C, CTRL_D, Terminal, on_terminal
 
 ASK = """
-from holdfast.cli.prompts import ask
+from holdfast.cli.forms import prompt
 
 while True:
     try:
-        print("read", repr(ask("line: ")))
+        print("read", repr(prompt("line: ")))
     except (EOFError, KeyboardInterrupt) as left:
         print(type(left).__name__)
 """

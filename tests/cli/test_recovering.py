@@ -21,7 +21,7 @@ def test_recover_repairs_a_run_and_leads_it_to_its_end(damaged: Project) -> None
     ended = damaged.cli("recover", "r")
     assert ended.returncode == 0
     assert "run r is recovered (A5:" in ended.stderr
-    assert "it goes on with branch 2" in ended.stderr
+    assert "it continues on branch 2" in ended.stderr
     again = damaged.cli("recover", "r", "--no-run")
     assert again.stdout == "run r: nothing to repair, its rows and its journal agree\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli import inputs
 from holdfast.cli import main as cli
-from holdfast.cli.entries import JSON, entry_for
+from holdfast.cli.form_fields import JSON, entry_for
 from holdfast.cli.forms import fill
 from holdfast.model.errors import UsageError
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import databases
-from holdfast.cli.waiting import LISTED_MAX, lines
+from holdfast.cli.wording import WAITS_MAX, wait_lines
 from holdfast.model.views import Wait
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Project, eventually
 from tests.cli.terminals import CTRL_C, CTRL_D, Terminal, on_terminal
@@ -209,7 +209,7 @@ def test_run_exits_with_3_and_prints_what_it_waits_for_and_the_command_that_goes
     assert done.returncode == 3
     wait_id = waiting.json("show", "r", "--db", "other.db")["waits"][0]["wait_id"]
     assert re.search(rf"ask asks ada in finance: Ship it\? \({wait_id}, 1d 23:59:\d\d left\)", done.stderr)
-    assert "run r is suspended; only somebody from outside can move it:" in done.stderr
+    assert "run r is suspended; it waits for a person or another program:" in done.stderr
     assert f"    holdfast respond {wait_id} --db sqlite:////" in done.stderr
     again = waiting.cli("resume", "r", "--db", "other.db")
     assert again.returncode == 3
@@ -239,7 +239,7 @@ def test_resume_all_drives_what_can_go_on_and_leaves_alone_what_waits_for_somebo
     done = waiting.cli("resume", "--all", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["run_id"] == "answered"
-    assert "3 runs wait for somebody from outside: `holdfast inbox`" in done.stderr
+    assert "3 runs wait for a person or another program: `holdfast inbox`" in done.stderr
     statuses = {run["run_id"]: run["status"] for run in waiting.json("list")}
     assert statuses == {"asks": "suspended", "pended": "suspended", "cut-off": "suspended", "answered": "completed"}
     nothing = waiting.cli("resume", "--all")
@@ -296,7 +296,7 @@ def test_an_empty_inbox_says_so_also_without_a_database(waiting: Project) -> Non
     assert waiting.json("baskets") == []
     assert "there is no database" in waiting.cli("inbox").stderr
     waiting.cli("run", "flows.py:with_variables", "-q")
-    assert "nothing waits for an answer in the basket finance" in waiting.cli("basket", "finance").stderr
+    assert "nothing waits for an answer in basket finance" in waiting.cli("basket", "finance").stderr
 
 
 def test_baskets_counts_questions_and_pended_nodes(waiting: Project) -> None:
@@ -316,7 +316,7 @@ def test_respond_works_with_no_engine_running_and_says_how_to_go_on(waiting: Pro
     (asked,) = started(waiting, "approval")
     done = waiting.cli("respond", asked["wait_id"], "--input", '{"approve": true, "tier": "gold"}')
     assert (done.returncode, done.stdout) == (0, f"answered {asked['wait_id']} of run r, as {ME}\n")
-    assert "nobody drives run r; `holdfast resume r` goes on with it" in done.stderr
+    assert "no engine drives run r; `holdfast resume r` continues it" in done.stderr
     assert waiting.marks("shipped") == 0
     assert waiting.json("resume", "r")["result"] == "lamp True gold"
     (answer,) = waiting.events("r", "WaitClosed")
@@ -394,7 +394,7 @@ def test_whoever_leaves_the_form_has_sent_nothing(waiting: Project, key: str) ->
         terminal.see("tier (one of the list) [silver]: ")
         terminal.type(key)
         assert terminal.end() == 130
-        terminal.see("left; nothing was sent, and the question stays open")
+        terminal.see("interrupted; no answer was sent, and the question stays open")
     assert waiting.json("inbox") == [asked]
 
 
@@ -416,7 +416,7 @@ def test_respond_reaches_a_run_that_another_engine_drives(waiting: Project) -> N
     (asked,) = at_work(waiting, "busy_approval")
     done = waiting.cli("respond", asked["wait_id"], "--input", '{"approve": true}', "--actor", "ada")
     assert done.returncode == 0
-    assert "an engine goes on with run r" in done.stderr
+    assert "an engine drives run r" in done.stderr
     assert ended(waiting)["result"]["answer"] == {"approve": True, "tier": "silver"}
     assert waiting.events("r", "RunTakenOver") == []
 
@@ -508,12 +508,10 @@ def test_bytes_that_are_no_text_are_wrong_usage_and_no_traceback(waiting: Projec
 
 
 def test_of_very_many_waits_it_is_said_how_many_are_not_listed() -> None:
-    asked = [
-        Wait(wait_id=f"w_{n}", kind="input", run_id="r", workflow="w", question="?") for n in range(LISTED_MAX + 2)
-    ]
-    assert lines(asked, 0, "r", [])[-1] == "  … and 2 more; `holdfast show r` has all of them"
+    asked = [Wait(wait_id=f"w_{n}", kind="input", run_id="r", workflow="w", question="?") for n in range(WAITS_MAX + 2)]
+    assert wait_lines(asked, 0, "r", [])[-1] == "  … and 2 more; `holdfast show r` lists all of them"
     pauses = [Wait(wait_id=f"p_{n}", kind="pause", run_id="r", workflow="w", question="paused") for n in range(11)]
-    assert lines([*asked, *pauses], 0, "r", [])[-1] == "  … and 1 more; `holdfast show r` has all of them"
+    assert wait_lines([*asked, *pauses], 0, "r", [])[-1] == "  … and 1 more; `holdfast show r` lists all of them"
 
 
 # --- reassign and move -------------------------------------------------------------------------------------------
@@ -522,7 +520,7 @@ def test_of_very_many_waits_it_is_said_how_many_are_not_listed() -> None:
 def test_reassign_hands_a_question_on_and_leaves_an_audit_event(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
     done = waiting.cli("reassign", asked["wait_id"], "--to", "bob", "--basket", "managers", "--actor", "ada")
-    assert done.stdout == f"moved {asked['wait_id']} of run r from ada to bob, from finance into managers\n"
+    assert done.stdout == f"moved {asked['wait_id']} of run r from ada to bob, from basket finance into managers\n"
     (moved,) = waiting.json("inbox", "--assignee", "bob")
     assert (moved["wait_id"], moved["basket"]) == (asked["wait_id"], "managers")
     (edit,) = waiting.events("r", "RunEdited")
@@ -551,7 +549,7 @@ def test_signal_works_with_no_engine_running_and_is_received_on_resume(waiting: 
     started(waiting, "parcel")
     done = waiting.cli("signal", "r", "packed", '{"boxes": 2}')
     assert (done.returncode, done.stdout) == (0, "run r received packed\n")
-    assert "`holdfast resume r` goes on with it" in done.stderr
+    assert "`holdfast resume r` continues it" in done.stderr
     assert waiting.json("resume", "r")["result"] == {"boxes": 2}
     late = waiting.cli("signal", "r", "packed", "1")
     assert late.returncode == 1
@@ -561,7 +559,7 @@ def test_signal_works_with_no_engine_running_and_is_received_on_resume(waiting: 
 def test_a_signal_that_nobody_asks_for_yet_is_kept_and_why_names_it(waiting: Project) -> None:
     started(waiting, "approval")
     for payload in ("1", "2"):
-        assert waiting.cli("signal", "r", "hurry", payload).stdout == "kept the signal hurry until run r asks for it\n"
+        assert waiting.cli("signal", "r", "hurry", payload).stdout == "kept signal hurry until run r asks for it\n"
     waiting.cli("signal", "r", "note")
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
     assert "3 signals are kept that nobody has asked for yet: hurry ×2, note." in told
@@ -607,7 +605,7 @@ def test_pause_stops_a_run_between_its_nodes_and_resume_lets_it_go_on(waiting: P
     waiting.wait_for("first")
     paused = waiting.cli("pause", "r", "--reason", "the bank is down")
     assert (paused.returncode, paused.stdout) == (0, "paused run r\n")
-    assert paused.stderr == "run r pauses when the bodies that are at work have ended their nodes\n"
+    assert paused.stderr == "run r pauses when the bodies that run now have ended their nodes\n"
     waiting.open_gate()
     _, told = running.communicate(timeout=60)
     assert running.returncode == 3
@@ -629,9 +627,9 @@ def test_of_three_pended_branches_the_second_is_resumed_alone(waiting: Project) 
     (waiting.directory / "registry").touch()
     done = waiting.cli("resume", "r", "--wait", broken["wait_id"])
     assert done.returncode == 3
-    assert f"run r: took check@.check.1. out of the basket errors ({broken['wait_id']})" in done.stderr
+    assert f"run r: took check@.check.1. out of basket errors ({broken['wait_id']})" in done.stderr
     assert "goes on: check" not in done.stderr
-    assert done.stderr.count("in the basket second_look (w_") == 2
+    assert done.stderr.count("in basket second_look (w_") == 2
     left = waiting.json("show", "r")["waits"]
     assert [wait["path"] for wait in left] == [".check.0.", ".check.2."]
     assert (waiting.marks("check-0"), waiting.marks("check-1"), waiting.marks("check-2")) == (1, 2, 1)
@@ -651,7 +649,7 @@ def test_resume_of_one_wait_reaches_a_run_that_another_engine_drives(waiting: Pr
     done = waiting.cli("resume", "r", "--wait", broken["wait_id"], "--no-run", "--actor", "ada")
     assert (done.returncode, done.stdout) == (
         0,
-        f"run r: took check@.check.1. out of the basket errors ({broken['wait_id']})\n",
+        f"run r: took check@.check.1. out of basket errors ({broken['wait_id']})\n",
     )
     eventually(lambda: len(waiting.json("show", "r")["waits"]) == 2, "it was not resumed")
     eventually(lambda: waiting.marks("check-1") == 2, "it does not run again")
@@ -667,7 +665,7 @@ def test_resume_without_running_needs_no_code_and_leaves_the_rest_to_others(wait
     assert waiting.cli("resume", "r").returncode == 2
     done = waiting.cli("resume", "r", "--no-run")
     assert (done.returncode, done.stderr.count("holdfast resume r --wait w_")) == (0, 2)
-    assert "took check@.check.0. out of the basket second_look" in done.stdout
+    assert "took check@.check.0. out of basket second_look" in done.stdout
 
 
 def test_variables_are_set_on_resume_and_a_wrong_one_changes_nothing(waiting: Project) -> None:
@@ -685,7 +683,7 @@ def test_one_run_is_named_for_wait_path_set_and_no_run(waiting: Project) -> None
     for args in (("--all", "--wait", "w_1"), ("a", "b", "--path", "."), ("a", "b", "--no-run")):
         refused = waiting.cli("resume", *args)
         assert refused.returncode == 2
-        assert "go with one run that is named" in refused.stderr
+        assert "are for one named run" in refused.stderr
 
 
 # --- what people see ---------------------------------------------------------------------------------------------
@@ -696,7 +694,7 @@ def test_show_list_graph_and_events_say_what_a_run_waits_for(waiting: Project) -
     shown = waiting.cli("show", "r").stdout
     assert f"waits     ask asks ada in finance: Ship it?, until {asked['until']} ({asked['wait_id']})" in shown
     assert "asks ada in finance: Ship it?\n· ship" in shown
-    assert f"to go on: holdfast respond {asked['wait_id']}" in shown
+    assert f"to continue: holdfast respond {asked['wait_id']}" in shown
     assert waiting.cli("list").stdout.rstrip().endswith("approval  asks ada in finance: Ship it?")
     drawn = waiting.json("graph", "r")
     assert {node["id"]: node["note"] for node in drawn["nodes"]} == {
@@ -710,7 +708,7 @@ def test_show_list_graph_and_events_say_what_a_run_waits_for(waiting: Project) -
 
 def test_a_map_whose_items_lie_in_baskets_says_so_in_its_line(waiting: Project) -> None:
     started(waiting, "checks")
-    assert "0/3 ↻1 in the basket second_look and 2 more" in waiting.cli("show", "r").stdout
+    assert "0/3 ↻1 is in basket second_look and 2 more" in waiting.cli("show", "r").stdout
 
 
 def test_why_tells_reminders_escalation_and_deadline_of_a_question(waiting: Project) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.cli import drawing
+from holdfast.cli.commands import graphs
 from holdfast.cli.picture import Picture
 from holdfast.inspect.why import why
 from holdfast.model import definition as definitions
@@ -228,8 +228,8 @@ async def test_why_show_and_graph_tell_it() -> None:
         assert node_of((await run.show())["nodes"], "dl_remind")["starts_at"] is not None
         lines = Picture(definition).lines(row, store.nodes(row.run_no), (), {}, now)
         assert [line.detail for line in lines if line.label == "dl_remind"] == ["starts in 5:00"]
-    assert 'dl_remind, 5:00 later"' in drawing.mermaid(definition)
-    assert [n["delay"] for n in drawing.as_json(definition)["nodes"]] == [None, 300.0]
+    assert 'dl_remind, 5:00 later"' in graphs.mermaid(definition)
+    assert [n["delay"] for n in graphs.as_json(definition)["nodes"]] == [None, 300.0]
 
 
 def test_a_definition_keeps_its_delays_and_one_without_has_the_hash_it_had() -> None:

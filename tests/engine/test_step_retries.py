@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.cli import waiting as wait_texts
+from holdfast.cli import wording
 from tests.engine.kit import attempts, check_file, check_harness, types, until_async, url
 
 tries: list[tuple[str, int]] = []
@@ -97,7 +97,7 @@ async def test_why_names_the_next_attempt_of_a_step_and_when_it_is() -> None:
         assert "failed 2 times and is tried again (attempt 3) at 2026-01-01T00:01:30.000Z" in await run.why()
         (wait,) = await run.waits()
         now = int(h.now.timestamp() * 1_000_000)
-        assert wait_texts.in_short(wait, now) == f"retries step {SLOW} in 50s"
+        assert wording.wait_text(wait, now) == f"retries step {SLOW} in 50s"
 
 
 @pytest.mark.parametrize("after", [0.5, 15, 29.5], ids=["in memory", "evicted", "just before"])

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.commands.backup import is_dead
+from holdfast.cli.commands.database_verbs import is_dead
 from holdfast.store import backups
 from holdfast.store.row_types import Standing
 from holdfast.store.sqlite.sqlite_store import SqliteStore

@@ -18,7 +18,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast.cli.commands.backup import is_dead
+from holdfast.cli.commands.database_verbs import is_dead
 from holdfast.model.errors import NotOurStore, StoreDamaged, StoreError, StoreInactive, StoreMissing, UsageError
 from holdfast.store import backups
 from holdfast.store.row_types import EngineRow, Standing

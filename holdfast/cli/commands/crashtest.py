@@ -1,14 +1,8 @@
-"""`holdfast crashtest`: run a workflow under every crash and say what does not survive.
-
-It is a verb of the command line, and lies here because the explorer may use everything and nothing may use the
-explorer: the command line finds it by name, when it is asked for.
-"""
+"""`holdfast crashtest`: run a workflow under every crash and report what does not survive."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +10,7 @@ import typer
 
 from holdfast.cli import inputs, output
 from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target
+from holdfast.cli.output import StatusLine
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
 from holdfast.testing.explorer import substitutes
@@ -24,10 +19,8 @@ from holdfast.testing.explorer.report import Report
 from holdfast.testing.explorer.search import explore
 from holdfast.worker.loading import load_target
 
-_EVERY_SECONDS = 0.2
 
-
-def command(
+def crashtest(
     target: Target,
     given: GivenInput = None,
     assignments: InputAssignments = None,
@@ -60,7 +53,7 @@ def command(
         typer.Option(
             "--answer",
             metavar="QUESTION=JSON",
-            help="What people answer to a question; may be repeated.",
+            help="The answer to a question; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -71,13 +64,14 @@ def command(
         ),
     ] = None,
     resumes: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Whether somebody empties baskets and ends pauses.")
+        bool,
+        typer.Option("--resume/--no-resume", help="Whether the simulated operator empties baskets and ends pauses."),
     ] = True,
     people_take: Annotated[
-        str, typer.Option("--people-take", metavar="TIME", help="How long people take to answer; 0: not at all.")
+        str, typer.Option("--people-take", metavar="TIME", help="How long an answer takes; 0: no time.")
     ] = PEOPLE_TAKE,
     depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="Faults in one schedule.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Which of two engines goes first; 0: in turn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The order of two engines; 0: in turn.")] = 0,
     replay: Annotated[str | None, typer.Option("--replay", metavar="TAPE", help="Run one schedule again.")] = None,
     schedules_max: Annotated[
         int | None, typer.Option("--max-schedules", min=1, help="Stop after this many.", show_default=False)
@@ -95,12 +89,12 @@ def command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
-    """Run a workflow under every crash and tell what does not survive.
+    """Run a workflow under every crash and report what does not survive.
 
     The real engine runs it with a virtual clock. At every write to the store and every effect the process dies before
-    or after it, gets an error, or stands still past its lease and comes back; another engine goes on. The invariants
-    are checked after every write, and the outcome is compared with the run that nothing disturbed. Nothing is kept.
-    Somebody outside answers questions, sends signals and empties baskets, and asks again when nobody has answered.
+    or after it, gets an error, or stops past its lease and comes back; another engine takes over. The invariants are
+    checked after every write, and the outcome is compared with that of an undisturbed run. Nothing is kept. A simulated
+    operator answers questions, sends signals and empties baskets, and repeats a request that was not applied.
 
     \b
     Examples:
@@ -118,7 +112,7 @@ def command(
     with output.only_json(json):
         _, workflow = load_target(target)
         inputs.keep_text(values, assignments or (), workflow.definition.params)
-        progress = None if quiet or json or not sys.stderr.isatty() else _Progress()
+        line = StatusLine(silent=quiet or json)
         report = explore(
             workflow,
             effects=_effects(effects),
@@ -134,15 +128,14 @@ def command(
             schedules_max=schedules_max,
             stop_at_first=stop_at_first,
             inputs=values,
-            progress=progress,
+            progress=lambda done, ahead, findings: line.show(_progress_text(done, ahead, findings)),
             database=database,
         )
-        if progress is not None:
-            progress.clear()
+        line.clear()
         if json:
             output.document(report.as_json())
         else:
-            _tell(report, target)
+            _print_report(report, target)
     if not report.suitable:
         return output.USAGE
     return output.OK if report.safe else output.FAILED
@@ -162,7 +155,7 @@ def _fake(text: str) -> tuple[str, Any]:
 
 
 def _given(text: str, option: str) -> tuple[str, Any]:
-    """`QUESTION=JSON`; a question may well contain an equals sign, JSON begins behind the first one that lets it."""
+    """`QUESTION=JSON`. A question may contain an equals sign: JSON begins after the first one that makes it valid."""
     for at in [i for i, character in enumerate(text) if character == "="]:
         with contextlib.suppress(msgspec.DecodeError):
             return text[:at], msgspec.json.decode(text[at + 1 :])
@@ -176,28 +169,13 @@ def _duration(text: str) -> float:
         return seconds(text)
 
 
-def _tell(report: Report, target: str) -> None:
+def _print_report(report: Report, target: str) -> None:
     lines = [output.clean(report.explain())]
     tapes = [finding.tape for finding in report.findings if finding.tape and finding.kind.name != "UNSUITABLE"]
     if tapes:
         lines += ["", f"to run one of them again: holdfast crashtest {target} ... --replay {tapes[0]}"]
-    output.write("\n".join([*lines, f"{report.schedules_per_second:,.0f} schedules a second"]))
+    output.write("\n".join([*lines, f"{report.schedules_per_second:,.0f} schedules per second"]))
 
 
-class _Progress:
-    """One line on the terminal that is written over."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, schedules: int, ahead: int, findings: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _EVERY_SECONDS
-            of = f" of {ahead:,}" if ahead else ""
-            sys.stderr.write(f"\r\x1b[K{schedules:,}{of} schedules, {findings} findings")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+def _progress_text(done: int, ahead: int, findings: int) -> str:
+    return f"{done:,}{f' of {ahead:,}' if ahead else ''} schedules, {findings} findings"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.cli import settings
-from holdfast.cli.commands.backup import backup_command
+from holdfast.cli import configuration
+from holdfast.cli.commands.database_verbs import backup_command
 from holdfast.model.errors import UnsafeFilesystem, UsageError
 from holdfast.store.sqlite import sqlite_opening
 from holdfast.store.sqlite.sqlite_store import SqliteStore
@@ -81,9 +81,9 @@ def test_it_can_be_allowed_by_the_project_file(on_network: Path, monkeypatch: py
     monkeypatch.setattr(os, "environ", dict(os.environ))
     Path("holdfast.toml").write_text("[holdfast]\nallow_network_filesystem = 1\n")
     with pytest.raises(UsageError, match="true or false"):
-        settings.database_url()
+        configuration.database_url()
     Path("holdfast.toml").write_text("[holdfast]\nallow_network_filesystem = true\n")
-    assert settings.database_url("runs.db") == "runs.db"
+    assert configuration.database_url("runs.db") == "runs.db"
     assert os.environ[sqlite_opening.VARIABLE] == "1"
 
 

@@ -1,4 +1,4 @@
-"""Entries: what one line of a form expects, in words, and what is meant by the line that is typed.
+"""Form fields: what one line of a form expects, in words, and the value of the line that is typed.
 
 Owns: the kinds of entries (yes or no, numbers, texts, choices, JSON) and which one a schema asks for.
 Never: checks an entry against its schema, asks or shows anything (see forms).
@@ -17,7 +17,7 @@ from holdfast.model.schemas import resolved
 from holdfast.model.values import DuplicateKey, plain, unique_keys
 
 NOTHING: Final[Any] = object()
-"""Left out; null is a value."""
+"""Omitted; null is a value."""
 
 SHOWN_WIDTH: Final = 60
 """Columns of a default or a choice."""
@@ -39,12 +39,12 @@ class Entry:
 
     expects: str
     read: Callable[[str], Sequence[Any]]
-    """What a line may mean, the likeliest first; ValueError with what is wrong when it means nothing."""
+    """The values that a line may mean, the likeliest first; ValueError with what is wrong if there is none."""
     choices: tuple[str, ...] = ()
     show: Callable[[Any], str] = shown
     """A default, as it would be typed."""
     only: Any = NOTHING
-    """The one value there is, where that needs no asking."""
+    """The only possible value, if it need not be asked for."""
 
 
 def entry_for(root: Any, about: dict[str, Any]) -> Entry:
@@ -68,7 +68,7 @@ def entry_for(root: Any, about: dict[str, Any]) -> Entry:
 
 
 def _types(about: dict[str, Any]) -> list[str]:
-    """The JSON types of a schema; something with parts where only its shape is said."""
+    """The JSON types of a schema; "object" if only the shape is given."""
     if isinstance(found := about.get("type"), list):
         return found
     if found is None and (_SHAPES & about.keys()):
@@ -120,7 +120,7 @@ def _choice(options: Sequence[tuple[str, Any]]) -> Entry:
     def show(value: Any) -> str:
         return next((label for label, option in options if option == value), shown(value))
 
-    # A tag tells objects apart and is no question; that something must be true is one.
+    # A single text is a tag and needs no question; a single `true` is one that must be confirmed.
     alone = options[0][1] if len(options) == 1 else None
     only = alone if isinstance(alone, str) else NOTHING
     return Entry("one of the list", read, tuple(label for label, _ in options), show, only)
@@ -173,5 +173,5 @@ JSON: Final = Entry("JSON, on one line", _read_json)
 
 
 def _quoted(text: str) -> str:
-    readable = text.encode(errors="backslashreplace").decode()  # a terminal may send bytes that are no text
+    readable = text.encode(errors="backslashreplace").decode()  # a terminal may send bytes that are not text
     return cut(json_text(readable, compact=True), SHOWN_WIDTH)

@@ -1,4 +1,4 @@
-"""Settings: where the database is, and the numbers of the engine.
+"""Configuration: where the database is, and the numbers of the engine.
 
 Owns: the order flag, variable, project file, default; and what `holdfast.toml` may say.
 Never: knows what a setting means (holdfast.engine.settings does).
@@ -31,7 +31,7 @@ NUMBERS = (
     "max_recoveries",
     "concurrency",
 )
-"""What an engine can be told; each is also a variable `HOLDFAST_<NAME>`."""
+"""Settings of an engine; each is also a variable `HOLDFAST_<NAME>`."""
 
 ALLOW_NETWORK = "allow_network_filesystem"
 """The one setting that is neither a number nor a text."""
@@ -39,15 +39,15 @@ ALLOW_NETWORK = "allow_network_filesystem"
 
 def database_url(flag: str | None = None) -> str:
     """The address of the database, by flag, variable, project file or default. It may hold a password: what
-    is printed is `holdfast.store.urls.shown` of it. Raises UsageError for a setting that cannot be read. What the file
-    says of network file systems is made known to this process with it."""
+    is printed is `holdfast.store.urls.shown` of it. Raises UsageError for a setting that cannot be read. Also publishes
+    the file's setting for network file systems to this process."""
     if project().get(ALLOW_NETWORK):
         os.environ.setdefault(f"HOLDFAST_{ALLOW_NETWORK.upper()}", "1")
     return str(flag or _variable("DATABASE_URL") or project().get("database_url") or DEFAULT_URL)
 
 
 def engine_numbers(**flags: float | None) -> None:
-    """Make flags and the project file's numbers known to engines of this process and of those it starts.
+    """Publish flags and the project file's numbers to the engines of this process and of the processes it starts.
 
     A flag wins over a variable, a variable over the file."""
     for name, value in project().items():
@@ -59,7 +59,7 @@ def engine_numbers(**flags: float | None) -> None:
 
 
 def engine_defaults(**numbers: float) -> None:
-    """What engines of this process go by where nobody has said anything else."""
+    """Set what engines of this process use unless a flag, a variable or the file sets it."""
     for name, number in numbers.items():
         os.environ.setdefault(f"HOLDFAST_{name.upper()}", str(number))
 

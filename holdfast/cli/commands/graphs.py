@@ -1,23 +1,38 @@
-"""Drawing: a definition as a graph, in Mermaid or JSON.
+"""`holdfast graph`: a workflow, or a run with its statuses, as a graph in Mermaid or JSON.
 
-Owns: which edges there are (data, condition, order), maps and loops as groups, conditions as text.
-Pure: a definition and statuses in, text or data out.
+Owns: the verb, which edges there are (data, condition, order), maps and loops as groups, conditions as text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from holdfast.cli import output
+import typer
+
+from holdfast.cli import databases, output
+from holdfast.cli.options import Db
+from holdfast.cli.picture import Picture
+from holdfast.cli.wording import waits_text
+from holdfast.inspect.wait_views import wait_view
+from holdfast.model import definition as definitions
+from holdfast.model import validation
 from holdfast.model.definition import Definition, NodeDef
+from holdfast.model.errors import CorruptJournal, UnknownRun, UsageError
 from holdfast.model.expressions import Expr, nodes_of, operands
+from holdfast.model.naming import is_undo
+from holdfast.model.views import Wait
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import current_visits
+from holdfast.store.row_types import RunRow
+from holdfast.worker.loading import load_target
 
 Address = tuple[str, ...]
 """Ids of the maps and loops around a node, then its own."""
 
 INPUT: Address = ("input",)
-"""Where a condition comes from that looks at nothing but the run's input."""
+"""The source of a condition that depends on the input alone."""
 
 LABEL_CHARS_MAX = 80
 CLASSES = {
@@ -30,6 +45,103 @@ CLASSES = {
     "cancelled": "fill:#f6ddcc,stroke:#a04000",
     "pending": "fill:#ffffff,stroke:#b2babb",
 }
+_RANK = ("failed", "running", "suspended", "scheduled", "cancelled", "completed", "skipped")
+
+
+def graph(
+    what: Annotated[str, typer.Argument(metavar="FILE.py:NAME|FILE.json|RUN", help="A workflow, or a run.")],
+    form: Annotated[str, typer.Option("--format", "-f", metavar="mermaid|json", help="What to print.")] = "mermaid",
+    db: Db = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Draw a workflow as a Mermaid flowchart; in that of a run each node has its status as a class.
+
+    \b
+    Examples:
+      holdfast graph shop.py:fulfil > fulfil.mmd
+      holdfast graph order-42 --format json
+    """
+    if form not in {"mermaid", "json"}:
+        raise UsageError(f"--format {form}: use mermaid or json")
+    json = json or form == "json"
+    definition = None if not names_code(what) else _definition(what)
+    if definition is not None:
+        _print(definition, None, None, json)
+        return
+    try:
+        with databases.reading(db) as store:
+            row = databases.find_by_prefix(store, what)
+            found = store.version(row.workflow, row.version)
+            if found is None:
+                raise CorruptJournal(
+                    f"run {row.run_id} follows version {row.version} of {row.workflow}, which is not there"
+                )
+            definition = definitions.decode(found.definition)
+            statuses, notes = of_run(store, row, definition)
+    except UnknownRun as error:
+        raise UnknownRun(f"{error.message}. A workflow is given as FILE.py:NAME") from None
+    _print(definition, statuses, notes, json, row)
+
+
+def names_code(what: str) -> bool:
+    """True for a file or a module, False for the id of a run."""
+    place = what.rpartition(":")[0] or what
+    return what.endswith((".py", ".json")) or place.endswith(".py") or (":" in what and "." in place)
+
+
+def _definition(what: str) -> Definition:
+    if not what.endswith(".json"):
+        definition: Definition = load_target(what)[1].definition
+        return definition
+    try:
+        return validation.load(Path(what).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{what}: {error.strerror}") from None
+
+
+def of_run(store: Store, row: RunRow, definition: Definition) -> tuple[dict[Address, str], dict[Address, str]]:
+    """The status of each node of a run, with all items and rounds of a node as one; the progress of maps, and what
+    nodes wait for."""
+    picture = Picture(definition)
+    found: dict[Address, set[str]] = {}
+    notes: dict[Address, str] = {}
+    visits = current_visits(row)
+    for node in store.nodes(row.run_no):
+        around, name = picture.place(node.node, node.path)
+        address = (*around, name)
+        if node.visit != visits.get(address[0], 1) and not is_undo(name):
+            continue  # a ticket has started a newer visit
+        found.setdefault(address, set()).add(node.status)
+    for line in picture.lines(row, store.open_nodes([row.run_no]), (), {}, row.created_at)[1:]:
+        if "×" in line.label and line.total:
+            notes[(line.label.split(" ×", 1)[0],)] = f"{line.done:g}/{line.total:g}"
+    waits: dict[Address, list[Wait]] = {}
+    for wait in store.open_waits([row.run_no]):
+        around, name = picture.place(wait.node or "", wait.path or ".")
+        waits.setdefault((*around, name), []).append(wait_view(row.run_id, row.workflow, wait))
+    now = store.now() if waits else 0
+    notes |= {address: f"({waits_text(found, now)})" for address, found in waits.items()}
+    statuses = {address: next((s for s in _RANK if s in seen), "pending") for address, seen in found.items()}
+    return statuses, notes
+
+
+def _print(
+    definition: Definition,
+    statuses: dict[Address, str] | None,
+    notes: dict[Address, str] | None,
+    json: bool,
+    row: RunRow | None = None,
+) -> None:
+    if not json:
+        output.write(output.clean(mermaid(definition, statuses, notes)))
+        return
+    shown = as_json(definition, statuses, notes)
+    if row is not None:
+        shown |= {"run_id": row.run_id, "version": row.version, "status": row.status}
+    output.document(shown)
+
+
+# --- edges -----------------------------------------------------------------------------------------------------------
 
 
 class Edge(NamedTuple):
@@ -78,7 +190,7 @@ def as_json(
     definition: Definition, statuses: Mapping[Address, str] | None = None, notes: Mapping[Address, str] | None = None
 ) -> dict[str, Any]:
     """Nodes and edges as data; `path` of a node is its id inside the maps and loops around it, `a/b`. With statuses
-    each node has its own, and a note on how far it is or what it waits for."""
+    each node has its own, and a note on its progress or its wait."""
     nodes: list[dict[str, Any]] = []
 
     def visit(members: Sequence[NodeDef], around: Address) -> None:
@@ -140,8 +252,8 @@ class _Mermaid:
             note = self._notes.get(here, "")
             if node.body is None:
                 shape = ('{{"', '"}}') if node.uses.startswith("holdfast.") else ('["', '"]')
-                put_off = f"{node.id}, {output.duration(node.delay)} later" if node.delay else node.id
-                self.lines.append(f"{indent}{name}{shape[0]}{label(put_off, note)}{shape[1]}")
+                title = f"{node.id}, {output.duration(node.delay)} later" if node.delay else node.id
+                self.lines.append(f"{indent}{name}{shape[0]}{label(title, note)}{shape[1]}")
                 continue
             self.lines.append(f'{indent}subgraph {name}["{label(_scope_title(node), note)}"]')
             self._nodes(node.body.nodes, here, indent + "  ")
@@ -176,7 +288,7 @@ def _scope_title(node: NodeDef) -> str:
 
 
 def label(text: str, note: str = "") -> str:
-    """Text inside a Mermaid label: nothing in it can end the label or be markup."""
+    """Text as a Mermaid label, escaped so that it can neither end the label nor be markup."""
     text = text if len(text) <= LABEL_CHARS_MAX else text[: LABEL_CHARS_MAX - 1] + "…"
     if note:
         text = f"{text} {note}"
@@ -190,7 +302,7 @@ _INFIX = {
 
 
 def text_of(expr: Expr) -> str:
-    """An expression as people would write it."""
+    """An expression in Python-like notation."""
     if not isinstance(expr, list) or not expr:
         return _constant(expr)
     match expr:

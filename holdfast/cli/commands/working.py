@@ -1,4 +1,4 @@
-"""`holdfast worker`: an engine process that takes whatever its code can run."""
+"""`holdfast worker`: an engine process that drives every run whose code it has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import output, settings
-from holdfast.cli.logs import show_logs
+from holdfast.cli import configuration, output
+from holdfast.cli.driving import stopping
 from holdfast.cli.options import Db, Json, LeaseSeconds
-from holdfast.cli.tuning import tune
-from holdfast.engine import loops
+from holdfast.cli.process_setup import prepare_to_drive
+from holdfast.engine import loops, operator
 from holdfast.engine.engine import Engine
 from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, UsageError
@@ -23,17 +23,17 @@ from holdfast.worker import trust
 from holdfast.worker.loading import load_place, source_files
 
 CONCURRENCY = 100
-"""Runs at work at once unless somebody says otherwise: enough to share commits, few enough to leave work for others."""
+"""Runs driven at once unless set: enough to share commits, few enough to leave runs to other workers."""
 DRAIN_SECONDS = 30.0
-"""How long bodies may go on after SIGTERM unless somebody says otherwise."""
+"""How long bodies may keep running after SIGTERM unless set."""
 
 
-def command(
+def worker(
     files: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[FILE.py|MODULE]...",
-            help="The code that it runs; else `code` of holdfast.toml.",
+            help="The code to run; else `code` of holdfast.toml.",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def command(
             "--concurrency",
             "-c",
             min=1,
-            help=f"How many runs are at work here at once; else {CONCURRENCY}.",
+            help=f"How many runs are driven at once; else {CONCURRENCY}.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +52,7 @@ def command(
         typer.Option(
             "--queue",
             metavar="NAME",
-            help="Take only runs of this queue (may be repeated); else of all.",
+            help="Claim only runs of this queue (may be repeated); else of all.",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +62,7 @@ def command(
             "--drain",
             min=0,
             metavar="SECONDS",
-            help=f"How long bodies may go on after SIGTERM; else {DRAIN_SECONDS:g}.",
+            help=f"How long bodies may keep running after SIGTERM; else {DRAIN_SECONDS:g}.",
             show_default=False,
         ),
     ] = None,
@@ -70,11 +70,11 @@ def command(
     db: Db = None,
     json: Json = False,
 ) -> int:
-    """Drive runs until it is stopped: those that nobody drives, and those that a dead engine left.
+    """Drive runs until stopped: those without an engine, and those of engines that have died.
 
-    Any number of workers share a database. Each takes runs whose code it has, by turns over the workflows, and by
-    priority inside each. SIGTERM or Ctrl-C stops it in order: nothing new is taken, bodies may end, the rest is left
-    for others with no attempt lost. A second one leaves at once.
+    Any number of workers share a database. Each claims runs whose code it has, in turn over the workflows, and by
+    priority within each. SIGTERM or Ctrl-C stops it in order: it claims nothing new, lets bodies end, and releases the
+    rest to other workers with no attempt lost. A second one exits at once.
 
     \b
     Examples:
@@ -83,20 +83,19 @@ def command(
       holdfast worker shop.py --drain 60 --json
 
     \b
-    Exit codes: 0 stopped in order, 1 the database cannot be used any more, 2 wrong usage, 130 left at once.
+    Exit codes: 0 stopped in order, 1 the database can no longer be used, 2 wrong usage, 130 exited at once.
     """
-    url = settings.database_url(db)
-    settings.engine_numbers(lease_seconds=lease_seconds, concurrency=concurrency, drain_seconds=drain)
-    settings.engine_defaults(concurrency=CONCURRENCY, drain_seconds=DRAIN_SECONDS)
-    places = files or settings.project().get("code", [])
+    url = configuration.database_url(db)
+    configuration.engine_numbers(lease_seconds=lease_seconds, concurrency=concurrency, drain_seconds=drain)
+    configuration.engine_defaults(concurrency=CONCURRENCY, drain_seconds=DRAIN_SECONDS)
+    places = files or configuration.project().get("code", [])
     if not places:
         raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
     with output.only_json(json):
         loaded = {file for place in places for file in source_files(load_place(place))}
         if not handlers.workflow_names():
             raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
-        show_logs()
-        tune()
+        prepare_to_drive()
         return loops.run(_work(url, loaded, tuple(queues) if queues else None, json=json))
 
 
@@ -106,54 +105,53 @@ async def _work(url: str, files: set[str], queues: tuple[str, ...] | None, *, js
     try:
         async with open_engine(url, queues=queues) as engine:
             trust.remember(engine.store_id, files)
-            _say("working", engine, url, json=json)
+            _announce("working", engine, url, json=json)
             await stop.asked.wait()
-            if engine.actors:
-                patience = engine.settings.patience_seconds
-                output.note(f"stopping: bodies may go on for {patience:g} s; once more leaves at once")
-        _say("stopped", engine, url, json=json)
+            if operator.drives_any(engine):
+                output.note(f"{stopping(engine)}; a second signal exits at once")
+        _announce("stopped", engine, url, json=json)
         return output.OK
     except HoldfastError as error:
         if engine is None or engine.fatal is not error:
             raise
-        # It worked until now: whatever it was, it is no wrong usage, and starting the worker again may help.
+        # It worked until now: this is not wrong usage, and starting the worker again may help.
         return output.complain(error.code, error.message, output.FAILED)
     finally:
-        stop.silence()
+        stop.restore()
 
 
-def _say(what: str, engine: Engine, url: str, *, json: bool) -> None:
+def _announce(what: str, engine: Engine, url: str, *, json: bool) -> None:
     names = handlers.workflow_names()
     if json:
-        told: dict[str, Any] = {"engine": engine.lease.engine, "pid": os.getpid(), "status": what}
+        about: dict[str, Any] = {"engine": operator.engine_id(engine), "pid": os.getpid(), "status": what}
         if what == "working":
-            told |= {"workflows": names, "queues": engine.queues, "concurrency": engine.settings.concurrency}
-        output.document(told, compact=True)
+            about |= {"workflows": names, "queues": engine.queues, "concurrency": engine.settings.concurrency}
+        output.document(about, compact=True)
         output.flush()
     elif what == "working":
         served = "all queues" if engine.queues is None else f"queue {', '.join(engine.queues)}"
-        who = f"engine {engine.lease.engine} (process {os.getpid()})"
+        name = f"engine {operator.engine_id(engine)} (process {os.getpid()})"
         limit = f"at most {engine.settings.concurrency} runs at once"
-        output.note(f"{who} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it in order.")
+        output.note(f"{name} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it in order.")
     else:
-        output.note(f"engine {engine.lease.engine} has stopped")
+        output.note(f"engine {operator.engine_id(engine)} has stopped")
 
 
 class _Stop:
-    """SIGTERM and Ctrl-C: the first asks, the second does not wait."""
+    """SIGTERM and Ctrl-C: the first one stops in order, the second one exits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked = asyncio.Event()
         self._loop = loop
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._came)
+            loop.add_signal_handler(number, self._received)
 
-    def _came(self) -> None:
+    def _received(self) -> None:
         if self.asked.is_set():
-            output.note("left at once: others take the runs over when the lease has run out")
+            output.note("exiting at once: other engines take the runs over when the lease has expired")
             os._exit(output.INTERRUPTED)
         self.asked.set()
 
-    def silence(self) -> None:
+    def restore(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.remove_signal_handler(number)

@@ -1,16 +1,17 @@
-"""`holdfast show`: one run, and where it failed first of all."""
+"""`holdfast show`: one run; a failed one starts with the failure."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from holdfast.cli import databases, output, reporting, waiting
-from holdfast.cli.options import Branch, Db, Json, RunIdPrefix
+from holdfast.cli import databases, output, wording
+from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import run_views
@@ -21,6 +22,7 @@ from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.expressions import follow
+from holdfast.model.limits import SECOND
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import iso_or_none
 from holdfast.store.contract import Store
@@ -37,19 +39,22 @@ from holdfast.store.row_types import RunRow
 
 VALUE_CHARS_MAX = 400
 NODES_MAX = 60
+INPUT_CHARS_MAX = 500
+"""Characters of an input that a command to paste contains."""
+ARGUMENTS_MAX = 10
 
 
-def command(
+def show(
     run: RunIdPrefix,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Every node, however many there are.")] = False,
     paths: Annotated[
-        bool, typer.Option("--paths", help="The run as execution paths: where each is, in which basket it lies.")
+        bool, typer.Option("--paths", help="The run as execution paths: the step and the basket of each.")
     ] = False,
-    branch: Branch = None,
+    branch: Annotated[int | None, typer.Option("--branch", help="Show this branch; else the current one.")] = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show one run: its state and nodes; a failed one opens on the failure.
+    """Show one run: its state and nodes; a failed one starts with the failure.
 
     \b
     Examples:
@@ -70,7 +75,7 @@ def command(
         if json:
             output.document(run_views.run_json(shown, row))
             return
-        for text in describe(shown, row, 1_000_000 if everything else NODES_MAX, hints=branch is None):
+        for text in describe(shown, row, sys.maxsize if everything else NODES_MAX, hints=branch is None):
             output.write(text)
 
 
@@ -88,13 +93,13 @@ def _print_paths(found: Paths, json: bool) -> None:
 
 
 def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -> list[str]:
-    """A run in lines, with what can be done about it."""
+    """A run in lines, with the commands that act on it."""
     damage: list[str] = []
 
     def found(read: Callable[[Store, RunRow], Any]) -> Any:
         try:
             return read(store, row)
-        except CorruptJournal as error:  # the rest is shown all the same
+        except CorruptJournal as error:  # everything else is still shown
             damage.append(error.message)
             return None
 
@@ -104,19 +109,19 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
     completed = terminal if isinstance(terminal, ev.RunCompleted) else None
     result = found(lambda store, row: result_of(store, row, completed)) if completed is not None else None
     lines = [*_head(store, row)]
-    doctor = reporting.command("doctor", row.run_id, store.url) + " --deep"
+    doctor = wording.command("doctor", row.run_id, store.url) + " --deep"
     for what in dict.fromkeys(damage):
-        lines.append(output.paint(f"damaged   {output.line(what)}; `{doctor}` shows all of it", "red"))
+        lines.append(output.paint(f"damaged   {output.line(what)}; `{doctor}` shows all damage", "red"))
     if isinstance(terminal, ev.RunFailed):
         lines += ["", *_failure(store, row, terminal)]
     if isinstance(terminal, ev.RunCancelled) and terminal.reason:
         lines.append(f"reason    {output.line(terminal.reason)}")
     if isinstance(terminal, ev.RunCancelled):
-        lines += reporting.other_lines(terminal)
+        lines += wording.other_lines(terminal)
     lines += _being_cancelled(row)
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
-        lines.append(f"waits     {waiting.line(wait, now, of_run=row.run_id)}")
+        lines.append(f"waits     {wording.wait_line(wait, now, of_run=row.run_id)}")
     lines += ["", f"input     {_value(given)}"]
     if result is not None:
         lines.append(f"result    {_value(msgspec.json.decode(result))}")
@@ -131,13 +136,13 @@ def _head(store: Store, row: RunRow) -> list[str]:
     took = ""
     if row.started_at is not None:
         end = row.finished_at or store.now()
-        took = f"  {output.duration((end - row.started_at) / 1_000_000)}"
+        took = f"  {output.duration((end - row.started_at) / SECOND)}"
     lines = [f"run {output.line(row.run_id)}  {output.line(row.workflow)} v{row.version}  {status}{took}"]
     lines.append(f"created   {iso_or_none(row.created_at)}")
     if row.finished_at is not None:
         lines.append(f"finished  {iso_or_none(row.finished_at)}")
     if row.branch > 1:
-        lines.append(f"branch    {row.branch}; `{reporting.command('branches', row.run_id, store.url)}` draws them")
+        lines.append(f"branch    {row.branch}; `{wording.command('branches', row.run_id, store.url)}` lists them")
     if row.recoveries:
         lines.append(f"crashes   {output.count(row.recoveries, 'recovery', 'recoveries')} in a row without progress")
     owner = databases.owner(store, row)
@@ -151,28 +156,24 @@ def _being_cancelled(row: RunRow) -> list[str]:
     if asked is None:
         return []
     reason, actor = (output.line(text) for text in asked)
-    by = f", asked for by {actor}" if actor else ""
-    return [f"ending    it is being cancelled{by}{': ' + reason if reason else ''}"]
+    by = f" by {actor}" if actor else ""
+    return [f"ending    being cancelled{by}{': ' + reason if reason else ''}"]
 
 
 def _failure(store: Store, row: RunRow, terminal: ev.RunFailed) -> list[str]:
     error = terminal.error
     lines = []
-    if error.node is not None:
-        path = "" if error.path in (None, ".") else f"@{output.line(error.path)}"
-        tries = f", attempt {error.attempt}" if error.attempt else ""
-        lines.append(output.paint(f"✗ {output.line(error.node)}{path} failed{tries}", "red"))
-    else:
-        lines.append(output.paint("✗ the run failed", "red"))
+    place, comma, attempt = wording.failed_place(error).partition(", attempt ")
+    lines.append(output.paint(f"✗ {place or 'the run'} failed{comma}{attempt}", "red"))
     lines += [f"  {text}" for text in output.clean(error.message).splitlines()]
     lines += [f"    {output.line(frame)}" for frame in error.frames]
     for name, value in _arguments(store, row, error):
         lines.append(f"  {output.line(name)} = {_value(value)}")
-    return lines + reporting.other_lines(terminal)
+    return lines + wording.other_lines(terminal)
 
 
 def _arguments(store: Store, row: RunRow, error: ev.ErrorInfo) -> list[tuple[str, Any]]:
-    """What the failed attempt was called with, read from the events that its start refers to."""
+    """The arguments of the failed attempt, read from the events that its start refers to."""
     if error.node is None:
         return []
     started = [
@@ -187,7 +188,7 @@ def _arguments(store: Store, row: RunRow, error: ev.ErrorInfo) -> list[tuple[str
         inputs = event_at(store, row, started[-1].seq).inputs
     except CorruptJournal:
         return []
-    for name, seq, pointer in inputs[:10]:
+    for name, seq, pointer in inputs[:ARGUMENTS_MAX]:
         try:
             event = event_at(store, row, seq)
         except CorruptJournal:
@@ -216,7 +217,7 @@ def _nodes(store: Store, row: RunRow, nodes_max: int) -> list[str]:
 
 
 def node_text(line: Line, over: bool) -> str:
-    """A line of the picture as text. What never began in a run that is over is told as such."""
+    """A line of the picture as text. A node that never began in a run that has ended is `not reached`."""
     status = "not reached" if over and line.status not in ENDED else line.status
     name = output.pad("  " * (line.depth - 1) + SYMBOLS.get(line.status, " ") + " " + output.line(line.label), 28)
     full = "".join(bar(line.done, line.total, 10)) + " " if line.done is not None and line.total else ""
@@ -226,24 +227,24 @@ def node_text(line: Line, over: bool) -> str:
 
 
 def _hint(store: Store, row: RunRow, created: ev.RunCreated | None) -> list[str]:
-    """What can be done about a run that did not end well, or that nobody drives."""
+    """Commands for a run that has failed, was cancelled, waits, or that no engine drives."""
     url = store.url
     if row.status in ("failed", "cancelled"):
-        option = reporting.database_option(url)
+        option = wording.database_option(url)
         known = [(what, shlex.join(["holdfast", *verb, *option])) for what, verb in run_views.ways_on(store, row)]
         again = _again(created, url) if created is not None and row.status == "failed" else ""
         known += [("run it again", again)] if again else []
         if not known:
             return []
-        known.append(("read its journal", reporting.command("events", row.run_id, url)))
+        known.append(("read its journal", wording.command("events", row.run_id, url)))
         return ["what you can do:", *(f"  {what}: {output.line(command)}" for what, command in known)]
     waits = only_outside_moves(store, row, store.now()) if hold_of(row) is None else None
     if waits:
-        ways = waiting.commands(waits, reporting.database_option(url), alone=len(waits) == 1)
-        return [f"to go on: {ways[0]}"] if len(ways) == 1 else ["to go on:", *(f"  {way}" for way in ways)]
+        ways = wording.wait_commands(waits, wording.database_option(url), alone=len(waits) == 1)
+        return [f"to continue: {ways[0]}"] if len(ways) == 1 else ["to continue:", *(f"  {way}" for way in ways)]
     if row.status not in RUN_TERMINAL and (hold_of(row) is not None or databases.owner(store, row) is None):
-        what = "it is on hold" if hold_of(row) is not None else "nobody drives it now"
-        return [f"{what}; to go on: {reporting.command('resume', row.run_id, url)}"]
+        what = "it is on hold" if hold_of(row) is not None else "no engine drives it now"
+        return [f"{what}; to continue: {wording.command('resume', row.run_id, url)}"]
     return []
 
 
@@ -252,10 +253,10 @@ def _again(created: ev.RunCreated, url: str) -> str:
     if not code.get("file"):
         return ""
     given = bytes(created.input).decode()
-    if len(given) > 500:
+    if len(given) > INPUT_CHARS_MAX:
         given = "…"
     target = f"{code['file']}:{code.get('name', '')}"
-    return shlex.join(["holdfast", "run", target, "--input", output.line(given), *reporting.database_option(url)])
+    return shlex.join(["holdfast", "run", target, "--input", output.line(given), *wording.database_option(url)])
 
 
 def _value(value: Any) -> str:
