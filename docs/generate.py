@@ -1,20 +1,27 @@
 """The reference pages that are made from the code: `python3 dev.py docs` writes them, a test compares them.
 
-Owns: docs/errors.md and docs/api.md, whole.
+Owns: docs/errors.md and docs/api.md, whole; the diagrams of docs/state-machines.md.
 Never: repeats what the guide explains; a reference lists, with the first paragraph of each docstring.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import holdfast as hf
+from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model import errors
+from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
+from holdfast.worker.body_life import BODY_TRANSITIONS, BodyLife
+
+S = TypeVar("S", bound=StrEnum)
 
 MADE_BY_USERS = {"Escalate", "Retry"}
 """Classes that programs construct; instances of the others are given to them."""
@@ -127,7 +134,37 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return f"{stars}{parameter.name}{annotation}{default}"
 
 
-PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "api.md": api_page}
+def state_machines_page() -> str:
+    """The page as it is, with its diagrams drawn anew from the transition tables."""
+    diagrams = iter(
+        [
+            _diagram(RUN_TRANSITIONS, "created", RUN_TERMINAL),
+            _diagram(NODE_TRANSITIONS, "pending", NODE_SETTLED),
+            _diagram(LIFE_TRANSITIONS, "idle", frozenset({Life.DETACHED})),
+            _diagram(BODY_TRANSITIONS, "starting", frozenset({BodyLife.REPORTED})),
+        ]
+    )
+    page = (FOLDER / "state-machines.md").read_text("utf-8")
+    drawn = re.sub(
+        r"^```mermaid\n.*?^```", lambda _: f"```mermaid\n{next(diagrams)}```", page, flags=re.DOTALL | re.MULTILINE
+    )
+    assert next(diagrams, None) is None, "state-machines.md has a place for each diagram"
+    return drawn
+
+
+def _diagram(table: Mapping[S, frozenset[S]], first: str, last: frozenset[S]) -> str:
+    """A transition table as Mermaid draws it."""
+    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
+    lines += [f"    {now} --> {to}" for now in table for to in table if to in table[now]]
+    lines += [f"    {status} --> [*]" for status in table if status in last]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "errors.md": errors_page,
+    "api.md": api_page,
+    "state-machines.md": state_machines_page,
+}
 
 
 if __name__ == "__main__":

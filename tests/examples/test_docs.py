@@ -4,19 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from docs import generate
-from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
-from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
-from holdfast.worker.body_life import BODY_TRANSITIONS, BodyLife
 
-S = TypeVar("S", bound=StrEnum)
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
@@ -51,25 +44,6 @@ def anchors(page: Path) -> set[str]:
     """The names that headings of a page have in links to it."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_state_machines_are_drawn_from_their_tables() -> None:
-    page = (ROOT / "docs/state-machines.md").read_text("utf-8")
-    drawn = re.findall(r"^```mermaid\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert drawn == [
-        diagram(RUN_TRANSITIONS, "created", RUN_TERMINAL),
-        diagram(NODE_TRANSITIONS, "pending", NODE_SETTLED),
-        diagram(LIFE_TRANSITIONS, "idle", frozenset({Life.DETACHED})),
-        diagram(BODY_TRANSITIONS, "starting", frozenset({BodyLife.REPORTED})),
-    ]
-
-
-def diagram(table: Mapping[S, frozenset[S]], first: str, last: frozenset[S]) -> str:
-    """A transition table as Mermaid draws it."""
-    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [f"    {now} --> {to}" for now in table for to in table if to in table[now]]
-    lines += [f"    {status} --> [*]" for status in table if status in last]
-    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("page", generate.PAGES)
