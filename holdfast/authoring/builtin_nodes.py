@@ -27,7 +27,7 @@ T = TypeVar("T")
 def sleep(duration: Duration | Any, *, after: Any = ()) -> Any:
     """A node that waits durably: seconds, a timedelta, text such as "2h", or a reference to seconds.
 
-    It waits from when `after` (a reference, or a list of them) is settled; order others behind it with
+    It waits from when `after` (a reference, or a list of them) has settled; order other nodes after it with
     `node.after(nap)(…)`.
     """
     trace = tracing.required("hf.sleep", "ctx.sleep")
@@ -58,9 +58,9 @@ def ask(
     `ok = hf.ask("Ship this order?", about=order, schema=Decision, basket="finance", deadline="2d")`
 
     `schema` is the type of the answer (or a JSON Schema): one that does not fit is refused and the question stays open.
-    It goes to `assignee`, or lies in `basket`. Past its `deadline` it is answered with `default`; without one the node
-    fails. `remind` brings a reminder again and again, `hf.Escalate("2d", assignee="boss")` hands the question on. The
-    node is called `ask`, `ask_2`, …, or as `named` says.
+    It goes to `assignee`, or into `basket`. After its `deadline` it is answered with `default`; without one the node
+    fails. `remind` repeats a reminder, `hf.Escalate("2d", assignee="boss")` reassigns the question. The
+    id of the node is `ask`, `ask_2`, …, or `named`.
     """
     trace = tracing.required("hf.ask", "ctx.ask")
     options: dict[str, Any] = {}
@@ -96,8 +96,8 @@ def receive(
 def receive(
     name: Any, *, schema: Any = None, deadline: Any = None, default: Any = NOTHING, after: Any = (), named: str = ""
 ) -> Any:
-    """A node that waits for a signal, `run.signal(name, payload)`; its output is the payload. One that came before is
-    there already. Past its `deadline` it is `default`; without one the node fails."""
+    """A node that waits for a signal, `run.signal(name, payload)`; its output is the payload. A signal that
+    was sent earlier is received at once. After its `deadline` the output is `default`; without one the node fails."""
     trace = tracing.required("hf.receive", "ctx.receive")
     options: dict[str, Any] = {}
     annotation = _answer_type(options, schema, "hf.receive")
@@ -120,15 +120,15 @@ def pend(
     output: Any = None,
     ticket: str | None = None,
 ) -> NoReturn:
-    """End this body, and let its node wait in a basket until somebody resumes it.
+    """End this body, and let its node wait in a basket until it is resumed.
 
     On resume what follows the node runs, and `output` is the node's output. With `rerun=True` the node itself runs
     again, from its start and with nothing remembered. With `error` it counts as an attempt that failed, is shown as an
-    error, and runs again. With `ticket` the run goes on where that leads. `return hf.pend("second_look")` and
+    error, and runs again. With `ticket` the run continues where that leads. `return hf.pend("second_look")` and
     `hf.pend("second_look")` are the same: it raises, so the types of the body stay as they are.
     """
     if tracing.current() is not None:
-        raise trace_error("hf.pend belongs into the body of a node: this function only describes the graph")
+        raise trace_error("hf.pend belongs in the body of a node: this function only describes the graph")
     texts.name(basket, "hf.pend: the basket")
     if error is not None and not isinstance(error, str | BaseException):
         raise UsageError(f"hf.pend: error is text or an exception, not {error!r}")
@@ -138,21 +138,21 @@ def pend(
 
 
 def goto(node: str, *, output: Any = None) -> NoReturn:
-    """End this body, and go on at a node of the same workflow, back or forward.
+    """End this body, and continue at a node of the same workflow, back or forward.
 
-    The node that calls it completes, with `output` as its output. What runs beside it finishes its current node, then
-    `node` is entered as a new visit and everything downstream of it follows anew. `return hf.goto("draft")` and
+    The node that calls it completes, with `output` as its output. Other bodies that run finish their node, then
+    `node` is entered as a new visit and everything downstream of it follows again. `return hf.goto("draft")` and
     `hf.goto("draft")` are the same: it raises, so the types of the body stay as they are. A node that does not exist,
-    or that lies in a map, a loop or a parallel route, fails the node that calls.
+    or that is in a map, a loop or a parallel route, fails the node that calls.
     """
     _check_call("goto", node, "the id of a node")
     raise TicketRaised(target=node, output=output)
 
 
 def ticket(name: str, *, output: Any = None) -> NoReturn:
-    """End this body, and go on where the workflow says: `@hf.workflow(tickets={"reject": "send_rejection"})`.
+    """End this body, and continue at the node of a ticket: `@hf.workflow(tickets={"reject": "send_rejection"})`.
 
-    As `hf.goto`, but the body knows the ticket's name alone, and the workflow which node it means.
+    As `hf.goto`, but the body names only the ticket, and the workflow maps it to a node.
     """
     _check_call("ticket", name, "the name of a ticket")
     raise TicketRaised(ticket=name, output=output)
@@ -160,7 +160,7 @@ def ticket(name: str, *, output: Any = None) -> NoReturn:
 
 def _check_call(call: str, given: object, what: str) -> None:
     if tracing.current() is not None:
-        raise trace_error(f"hf.{call} belongs into the body of a node: this function only describes the graph")
+        raise trace_error(f"hf.{call} belongs in the body of a node: this function only describes the graph")
     if not isinstance(given, str) or not given:
         raise UsageError(f"hf.{call} takes {what} as text, not {given!r}")
 
@@ -184,7 +184,7 @@ def _deadline(
         args["deadline"] = _duration(trace, deadline, f"{what}: deadline")
     if default is not NOTHING:
         if deadline is None:
-            raise trace_error(f"{what}: a default answers when the deadline has passed; say deadline='2d' as well")
+            raise trace_error(f"{what}: a default answers when the deadline has passed; give deadline='2d' as well")
         if not isinstance(default, Ref):
             data = encode(default, annotation, what=f"{what}: default")
             wrong = answers.problems(schema, data)
@@ -210,7 +210,7 @@ def _literal(check: Callable[[Any, str], str], given: Any, what: str) -> None:
 
 @contextmanager
 def _with_the_line() -> Iterator[None]:
-    """Whatever is wrong is told with the line of the author's code."""
+    """Raise errors with the line of the author's code."""
     try:
         yield
     except HoldfastError as e:

@@ -1,4 +1,4 @@
-"""Graph: what a workflow function writes between its node calls: conditions, routes, phases, choices.
+"""Control flow: what a workflow function writes between its node calls: conditions, routes, phases, choices.
 
 Owns: `when`, `route`, `routes`, `phase`, `first`, `some`, `any_of`, `skipped`, `failed`, `size`, `contains`, `is_none`,
 `text`, `var`. All of them build data while the function is traced and mean nothing elsewhere.
@@ -186,14 +186,14 @@ def any_of(*options: T) -> T:
 
 def skipped(ref: Any) -> bool:
     """Whether the node was skipped; for conditions."""
-    told: bool = _status("skipped", ref)
-    return told
+    built: bool = _status("skipped", ref)
+    return built
 
 
 def failed(ref: Any) -> bool:
     """Whether the node failed, in a workflow that continues after failures; for conditions."""
-    told: bool = _status("failed", ref)
-    return told
+    built: bool = _status("failed", ref)
+    return built
 
 
 # --- functions in expressions -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fields: what an annotation says about the parts of a value.
+"""Fields: the parts of a value, from its annotation.
 
 Owns: the fields of dataclasses, Structs, pydantic models and TypedDicts with their JSON names, the type of an item.
 Never: raises; the caller knows the line (see refs.py).

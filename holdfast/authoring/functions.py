@@ -1,8 +1,8 @@
 """Functions: what is read from a user's function: its name and location, its fingerprint, its signature.
 
-Owns: the names of handlers, the location that another process can load them from, the fingerprint that says whether a
-function changed; finding ctx, resolving annotations (also under `from __future__ import annotations`), binding calls by
-name.
+Owns: the names of handlers, the location that another process can load them from, the fingerprint by which a changed
+function is found; finding ctx, resolving annotations (also under `from __future__ import annotations`), binding calls
+by name.
 Never: imports the user's code (see cli and opening), builds nodes (node_decorator.py).
 """
 
@@ -163,10 +163,10 @@ def _constants(code: CodeType) -> list[str]:
 # --- signatures --------------------------------------------------------------------------------------------------
 
 CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
-"""What may be said about a child beside its inputs."""
+"""Options of a child besides its inputs."""
 
 RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue"}
-"""Names that `start`, `child` and `hf.run` keep for themselves."""
+"""Names that `start`, `child` and `hf.run` reserve."""
 
 _KIND: Final[dict[Any, Literal["", "*", "**"]]] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -273,7 +273,7 @@ def resolve(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
         elif str(annotation).rpartition(".")[2] != "Context":
             what = "the result" if name == "return" else f"parameter {name!r}"
             warnings.warn(
-                f"{fn.__qualname__}: the annotation {annotation!r} of {what} names nothing that exists at run time; "
+                f"{fn.__qualname__}: the annotation {annotation!r} of {what} does not exist at run time; "
                 f"its values stay plain JSON types",
                 stacklevel=2,
             )
@@ -293,7 +293,7 @@ def enclosing_names(fn: Callable[..., Any], frame: types.FrameType | None) -> di
 
 
 def accepts_none(signature: Signature) -> bool:
-    """Whether the first parameter may be None: its annotation says so, or None is its default."""
+    """Whether the first parameter may be None, by its annotation or its default."""
     first = signature.first()
     if first is None:
         return False

@@ -63,7 +63,7 @@ def map(
 ) -> Any:
     """Run a node, a workflow or a traced function once per item of a list; the list of what they return.
 
-    At most `limit` items are at work at once. `errors="collect"` gives `hf.Failed` for an item that failed, instead of
+    At most `limit` items run at once. `errors="collect"` gives `hf.Failed` for an item that failed, instead of
     failing the map. Further keyword arguments are the same for all items: `hf.map(pick, order.items, shelf=shelf)`
     """
     trace = tracing.required("hf.map", "ctx.map")
@@ -114,10 +114,10 @@ def loop(
     at_limit: Literal["fail", "take"] = "fail",
     **same_for_all: Any,
 ) -> Any:
-    """Run a node, a workflow or a traced function again and again: first with `start`, then with what it returned.
+    """Repeat a node, a workflow or a traced function: first with `start`, then with what it returned.
 
-    `until` is called once, with a reference to the body's result, and says when to stop. After `max_visits` rounds the
-    loop fails, or with `at_limit="take"` gives the last result.
+    `until` is called once, with a reference to the body's result, and returns the condition to stop. After
+    `max_visits` rounds the loop fails, or with `at_limit="take"` gives the last result.
     """
     trace = tracing.required("hf.loop", "while")
     if at_limit not in ("fail", "take"):
@@ -143,7 +143,7 @@ def loop(
 
 
 class _Traced(NamedTuple):
-    """A body, ready to stand in a definition."""
+    """A traced body, as a part of a definition."""
 
     scope_id: str
     item: str
@@ -249,7 +249,7 @@ def _items(over: Any) -> Any:
         return over
     if isinstance(over, range):
         return builtins.list(over)
-    raise trace_error(f"hf.map goes over a reference or a list, not {type(over)}")
+    raise trace_error(f"hf.map runs over a reference or a list, not {type(over)}")
 
 
 def _check_count(what: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Nodes: `@hf.node`, which makes a function one unit of work.
+"""Node decorator: `@hf.node`, which makes a function one unit of work.
 
 Owns: the options of a node, its handler, and what calling it does: a node in a graph while tracing, the plain function
 in a REPL or a test, an error that names `ctx.step` inside a body.
@@ -36,7 +36,7 @@ Duration = float | str | timedelta
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the author said about a node; see `node`."""
+    """The options of a node; see `node`."""
 
     delay: float = 0.0
     retry: Retry | None = None
@@ -80,7 +80,7 @@ class Node(Placed, Generic[P, R]):
         if body is not None:
             names = ", ".join([self.fn.__name__, *(p.name for p in self.signature.params)])
             raise UsageError(
-                f"{self.fn.__name__} was called inside the body of {body}, where nothing would remember it: use "
+                f"{self.fn.__name__} was called inside the body of {body}, where it would not be recorded: use "
                 f"ctx.step({names}), or {self.fn.__name__}.fn for the plain function"
             )
         if self.signature.takes_ctx or self.signature.takes_current:
@@ -180,7 +180,7 @@ def bound_expressions(
 
 
 def argument(trace: tracing.Trace, value: Any, annotation: Any, what: str) -> Expr:
-    """One argument as an expression; a constant that does not fit the parameter is refused here and now."""
+    """One argument as an expression; a constant that does not fit the parameter is refused."""
     expr = trace.expr(value, annotation, what=what)
     if annotation is not Any and not refs_in(value):
         try:
@@ -257,12 +257,12 @@ def node(
 
     A sync body runs in a thread, `inline=True` right on the event loop (for quick ones), `process=True` in a child
     process (for CPU-bound ones; without ctx). `timeout` and `heartbeat` are seconds, a timedelta or text such as
-    "20s"; they and `retry` count for one attempt. `delay` puts the first start off, durably, from when everything the
-    node needs is there. `compensate` is the node that undoes this one: its first parameter gets the
+    "20s"; they and `retry` count for one attempt. `delay` is a durable delay of the first start, from when everything
+    that the node needs has completed. `compensate` is the node that undoes this one: its first parameter gets the
     output, further ones get the inputs of their names.
-    `on_crash` says what happens to an attempt that a crash interrupted, `idempotent` that repeating it is harmless.
-    `concurrency` bounds the bodies of this function at work at once, over all engines of a database. `name` is the
-    handler's name in definitions (default: `module.function`); its last part is the default id of nodes.
+    `on_crash` is what happens to an attempt that a crash interrupted; `idempotent` declares that repeating it is
+    harmless. `concurrency` bounds the bodies of this function that run at once, over all engines of a database.
+    `name` is the handler's name in definitions (default: `module.function`); its last part is the default id of nodes.
     """
     if on_crash not in ("rerun", "fail", "ask"):
         raise UsageError(f"on_crash={on_crash!r} is not one of 'rerun', 'fail', 'ask'")
@@ -314,7 +314,7 @@ def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) ->
 
 
 def _check_compensation(what: str, undo: Node[..., Any], undone: tuple[Parameter, ...]) -> None:
-    """A compensation that could not be called is found when it is needed, unless it is refused here."""
+    """Refuse a compensation that could not be called; otherwise this would be found when it is needed."""
     problem = compensation_problem(functions.parameters(undo.fn, undo.names), undone)
     if problem is not None:
         wrong, hint = problem
@@ -324,7 +324,7 @@ def _check_compensation(what: str, undo: Node[..., Any], undone: tuple[Parameter
 
 
 def check_function(fn: Any, what: str) -> None:
-    """Refuse what is not a plain function: classes, methods, partials, what is decorated already."""
+    """Refuse what is not a plain function: classes, methods, partials, nodes."""
     if isinstance(fn, Node):
         raise UsageError(f"{fn.name} is a node already")
     if not inspect.isfunction(fn):

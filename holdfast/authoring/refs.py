@@ -54,7 +54,7 @@ class Ref:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, Ref):
-            raise trace_error("an index must be a constant here; look it up in a node")
+            raise trace_error("an index must be a constant here; read the item in a node")
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise trace_error(f"{key!r} is not a field name or an index; take slices in a node")
         known = fields.shape(self._hf_annotation)
@@ -144,13 +144,13 @@ _FORBIDDEN = {
         "__reversed__",
         "__aiter__",
     ],
-    "'in' cannot look into a reference while the graph is traced; use hf.contains(x, item)": ["__contains__"],
+    "'in' cannot read a reference while the graph is traced; use hf.contains(x, item)": ["__contains__"],
     'a reference cannot be formatted while the graph is traced; use hf.text("…{}", x)': ["__format__", "__str__"],
     "calls in a graph are not awaited; write the call alone, or use 'async def' with a ctx for durable code": [
         "__await__",
         "__aenter__",
     ],
-    "a reference cannot be called; methods of a value belong into a node": ["__call__"],
+    "a reference cannot be called; call methods of a value in a node": ["__call__"],
     "a reference is not a number while the graph is traced; compute it in a node": [
         *("__int__", "__float__", "__complex__", "__index__", "__round__", "__abs__", "__neg__", "__pos__"),
         *("__floordiv__", "__rfloordiv__", "__pow__", "__rpow__", "__divmod__", "__rdivmod__", "__xor__", "__rxor__"),
@@ -261,7 +261,7 @@ def close_matches(name: str, known: list[str]) -> str:
 def _constant(value: Any, annotation: Any, what: str) -> Expr:
     if callable(value) and not isinstance(value, type):
         name = getattr(value, "__name__", None) or getattr(value, "name", None) or type(value).__name__
-        raise trace_error(f"{what} is the function {name}: call it and pass on what it returns")
+        raise trace_error(f"{what} is the function {name}: call it and pass what it returns")
     try:
         plain = builtins(value, annotation, what=what)
     except HoldfastError as e:
@@ -308,7 +308,7 @@ def _field(ref: Ref, name: str) -> fields.Field:
         return found
     hint = close_matches(name, sorted(known.fields))
     if not hint:
-        hint = "; methods and properties of a value belong into a node"
+        hint = "; use methods and properties of a value in a node"
         if known.title.startswith(("list", "tuple", "set")):
             hint = "; use [0] for an item, hf.size(x), hf.contains(x, item) or hf.map(fn, x)"
     raise trace_error(f"{known.title} has no field {name!r}{hint}")

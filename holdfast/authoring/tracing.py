@@ -1,7 +1,7 @@
 """Tracing: the graph that is being built while a workflow function runs once.
 
 Owns: the trace (ids, phases, variables) and its frames (the workflow's body and those of maps and loops); adding nodes
-to them under the conditions, lanes and phases that are open; what may be said about a call before it is made
+to them under the conditions, lanes and phases that are open; the options of a call before it is made
 (`x.named("id")`, `x.after(ref)`, `x.delayed("5m")`); what is checked once the function has returned.
 Never: knows functions (node_decorator.py, workflows.py) or what an operator means (refs.py).
 Invariant: a node's id is given once per workflow; a reference is only used where its value can be read.
@@ -129,7 +129,7 @@ class Trace:
             )
         if not home.encloses(self.frame):
             raise trace_error(
-                f"{what}: the reference lies inside the body of {home.scope!r} and has a value for each item or round; "
+                f"{what}: the reference is inside the body of {home.scope!r} and has a value for each item or round; "
                 f"return it from that body and use what hf.map or hf.loop returns"
             )
 
@@ -194,11 +194,11 @@ def current() -> Trace | None:
 
 
 def required(what: str, instead: str = "") -> Trace:
-    """The trace that runs here; otherwise an error that says where `what` belongs."""
+    """The trace that runs here. Raises UsageError that says where `what` belongs."""
     trace = _current.get()
     if trace is None:
         durable = f"; inside a body use {instead}" if instead and current_body.get() is not None else ""
-        raise UsageError(f"{what} belongs into the function of a workflow graph, while it is traced{durable}")
+        raise UsageError(f"{what} belongs in the function of a workflow graph, while it is traced{durable}")
     return trace
 
 
@@ -216,14 +216,14 @@ def tracing(trace: Trace) -> Iterator[None]:
 
 
 class Placed:
-    """Something that becomes a node when it is called while tracing."""
+    """A function that becomes a node when it is called while tracing."""
 
     explicit_id = ""
     """The id that the author gave; empty: one is made from the name."""
     after_refs: tuple[Any, ...] = ()
     """What must be settled first, without data."""
     delay_seconds: float | None = None
-    """How long it is put off; None: as it was declared."""
+    """The delay of its start; None: as declared."""
 
     def named(self, node_id: str) -> Self:
         """The same under an id of its own: `charge.named("charge_again")(order)`."""
@@ -238,8 +238,8 @@ class Placed:
         return configured
 
     def delayed(self, duration: float | str | timedelta) -> Self:
-        """The same, started that long after everything it needs is there: `remind.delayed("2d")(order)`. The delay is
-        durable, and the run costs a row meanwhile."""
+        """The same, started that long after everything it needs has completed: `remind.delayed("2d")(order)`. The delay
+        is durable; meanwhile the run is not in memory."""
         configured = copy.copy(self)
         configured.delay_seconds = delay_seconds(duration, "delay")
         return configured
@@ -249,9 +249,9 @@ class Placed:
 
 
 def check_result(trace: Trace, result: Expr, fn: Callable[..., Any]) -> None:
-    """Refuse a result that lies in one branch only of a route that has several, unless hf.first or hf.some chose it.
+    """Refuse a result from only one of several branches of a route, unless hf.first or hf.some chose it.
 
-    That is what a name bound once in each branch looks like: the last branch would win, and the others give null.
+    It is the sign of a name that is bound once in each branch: the last branch would win, and the others give null.
     """
     populated: dict[str, set[str]] = {}
     for branches in trace.branches.values():
@@ -288,7 +288,7 @@ def order_phases(trace: Trace) -> tuple[NodeDef, ...]:
 
 
 def result_annotation(returned: Any) -> Any:
-    """What the result is decoded by when the function says nothing: the type of the reference it returned, or null."""
+    """The type of a result without a declared type: that of the returned reference, or null."""
     if not isinstance(returned, Ref):
         return Any
     kind = type_of(returned)

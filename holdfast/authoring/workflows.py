@@ -241,10 +241,10 @@ _claimed: dict[str, Workflow[..., Any]] = {}
 
 
 def _claim(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
-    """Take the name; the workflow that had it before, when it is another one that lives beside this one.
+    """Claim the name; the workflow that had it before, if that is another one that exists beside this one.
 
     The same function again (a notebook cell, a reloaded module) replaces the former, and so does a function inside
-    another function, which cannot know who else used the name before it.
+    another function, which cannot know of earlier uses of the name.
     """
     with _lock:
         former = _claimed.get(workflow.name)
@@ -337,8 +337,8 @@ def workflow(
     A plain `def` is a graph: it runs once, at first use, with references instead of values, and the calls of nodes in
     it become the graph. An `async def` with a leading ctx is durable code. `persistence` is `aggressive`, `lazy` or
     `interval:10s`; `on_failure` is `fail`, `continue`, `compensate` or `pend:<basket>`; `timeout` counts wall time
-    since the run's start; `variables` maps names to types; `concurrency` bounds the runs at work at once, over all
-    engines of a database; `queue` names the workers that drive its runs (`holdfast worker --queue`).
+    since the run's start; `variables` maps names to types; `concurrency` bounds the runs that are driven at once,
+    over all engines of a database; `queue` names the workers that drive its runs (`holdfast worker --queue`).
     `tickets` maps the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often
     one node may be entered that way, the first time included.
     """
@@ -355,8 +355,8 @@ def workflow(
     )
     problems = validation.check_settings(settings)
     if problems:
-        said = "; ".join(f"{p.field}: {p.message} ({p.hint})" for p in problems)
-        raise DefinitionError(f"@hf.workflow: {said}", tuple(problems))
+        listed = "; ".join(f"{p.field}: {p.message} ({p.hint})" for p in problems)
+        raise DefinitionError(f"@hf.workflow: {listed}", tuple(problems))
     if fn is None:
         return WorkflowDecorator(name, settings, variables or {}, tickets or {})
     return _decorate(fn, name, settings, variables or {}, tickets or {})

@@ -330,7 +330,7 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     head = history.state(source, line)
     version = asked.edits.version or history.branch(source).version
     opening = branch_cut.choose(kind, asked, line, head, history.plan(version))
-    opening.leave_out(*carried(history.branches, source, opening.parent, line))
+    opening.inherit_omissions(*carried(history.branches, source, opening.parent, line))
     epochs = [b.key_epoch for b in history.branches.values()]
     inherits = kind == "retry" or asked.keys == "inherit" or asked.accepts_change
     key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1

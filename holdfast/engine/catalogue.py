@@ -238,7 +238,7 @@ class Catalogue:
         line = history.line(source)
         truth = fold(plan, row.run_no, row.run_id, line)
         truth.branch, truth.seq, truth.head_hash = row.branch, history.rows[-1].seq, history.rows[-1].hash
-        opening.leave_out(*carried(history.branches, source, opening.parent, line))
+        opening.inherit_omissions(*carried(history.branches, source, opening.parent, line))
         branch = opening.as_branch(max(history.branches) + 1, truth.fold.key_epoch, plan.version, actor)
         kept = inherited(line, branch, plan)
         base = fold(plan, row.run_no, row.run_id, kept)

@@ -1,8 +1,8 @@
-"""Answers: whether a JSON value is what a JSON Schema asks for, and in words what is wrong with it.
+"""Answers: whether a JSON value fits a JSON Schema, and a description of what does not fit.
 
 Owns: problems of values and of schemas, and defaults for what a value leaves out.
-Never: fetches anything: a schema stands for itself; what it refers to is under its own `$defs`.
-Invariant: what has no problems can be stored and is JSON, whatever the schema.
+Never: fetches anything: a schema refers only to its own `$defs`.
+Invariant: a value without problems is JSON and can be stored, whatever the schema.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:  # 25 ms, and most processes never check an answer
 Path = tuple[str | int, ...]
 
 _VALUE: Final = "\0"
-"""Stands for the value in the checker's messages, until it is quoted shortly."""
+"""Placeholder for the value in the checker's messages, replaced by a shortened quotation."""
 
 _QUOTED_LENGTH_MAX: Final = 60
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong, and where."""
+    """One problem of a value, and where it is."""
 
     path: Path
     text: str
@@ -48,15 +48,15 @@ class Problem(NamedTuple):
 
 
 def problems(schema: Any, value: bytes) -> list[str]:
-    """What is wrong with a JSON value under a schema, a line each, as `lines[2].price: "x" is not of type "number"`.
+    """The problems of a JSON value under a schema, one line each: `lines[2].price: "x" is not of type "number"`.
 
-    None and {} take everything that is JSON. With a schema that cannot be used no value is right, and it is said why.
+    None and {} accept all JSON. Under a schema that cannot be used, the reason is the one problem of every value.
     """
     return [str(problem) for problem in located(schema, value)]
 
 
 def located(schema: Any, value: bytes, below: Path = ()) -> list[Problem]:
-    """The same with the places apart; only those at the place `below` or inside it."""
+    """The same with separate places; only problems at the place `below` or inside it."""
     try:
         instance = values.plain(value)
     except InvalidInput as e:
@@ -75,7 +75,7 @@ def located(schema: Any, value: bytes, below: Path = ()) -> list[Problem]:
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Why this is no JSON Schema that answers can be checked by; None when it is one."""
+    """Why answers cannot be checked by this JSON Schema; None if they can."""
     if schema is None:
         return None
     try:
@@ -86,9 +86,9 @@ def schema_problem(schema: Any) -> str | None:
 
 
 def completed(schema: Any, value: bytes) -> bytes:
-    """The value with the defaults of the schema for properties that are absent; the same bytes when none is.
+    """The value with the schema's defaults for absent properties; the same bytes if none is absent.
 
-    A default is taken where it is right itself, and leaves the whole right. A value that has problems stays as it is.
+    A default is used if it fits itself and the whole value fits with it. A value that has problems is not changed.
     """
     if b'"default"' not in (text := _text(schema)) or problems(schema, value):
         return value
@@ -99,31 +99,31 @@ def completed(schema: Any, value: bytes) -> bytes:
         for holder, default in fresh:
             holder.setdefault(default.name, copy.deepcopy(default.value))
         if not any(isinstance(default.value, dict | list) for _, default in fresh):
-            break  # only a default with parts can itself leave something out
+            break  # only a default with parts can itself lack a property
     return _EXACTLY.encode(whole) if used and _checker(text).is_valid(whole) else value
 
 
 def wanted(schema: Any, what: str) -> tuple[Any, Any]:
-    """What somebody is asked for, as a type or as a JSON Schema: what the answer is read into, and its schema. Raises
-    UsageError where no answer could be right."""
+    """The type that an answer is decoded to, and its JSON Schema; `schema` is either of them. Raises UsageError if no
+    answer could fit."""
     if schema is None:
         return Any, None
     annotation = Any if isinstance(schema, dict) else schema
     try:
         part = unreadable(annotation)
     except InvalidInput as e:
-        raise UsageError(f"{what}: this is no schema for an answer: {e.message}") from None
+        raise UsageError(f"{what}: this cannot be the schema of an answer: {e.message}") from None
     if part is not None:
-        raise UsageError(f"{what}: this is no schema for an answer: a {part} cannot be made from JSON")
+        raise UsageError(f"{what}: this cannot be the schema of an answer: a {part} cannot be made from JSON")
     found = schema_of(schema)
     wrong = schema_problem(found)
     if wrong is not None:
-        raise UsageError(f"{what}: this is no schema for an answer: {wrong}")
+        raise UsageError(f"{what}: this cannot be the schema of an answer: {wrong}")
     return annotation, found
 
 
 def schema_of(annotation: Any) -> Any:
-    """The JSON Schema of what an answer is read into. A dict is a schema already; None where nothing is known."""
+    """The JSON Schema of the type of an answer. A dict is a schema already; None if nothing is known."""
     if annotation is None or isinstance(annotation, dict):
         return annotation
     try:
@@ -161,7 +161,7 @@ def _errors(
 
 
 def _explained(error: jsonschema_rs.ValidationError) -> Iterator[Problem]:
-    """An error in our words: of alternatives, what is wrong with the one that was meant."""
+    """An error of the checker as problems; of alternatives, those of the one that was meant."""
     path = tuple(error.instance_path)
     kind = error.kind
     if kind.name in ("anyOf", "oneOf"):
@@ -180,7 +180,7 @@ def _of_alternatives(
     quoted = _quoted(error.instance)
     if not all(alternatives):
         fitting = sum(1 for errors in alternatives if not errors)
-        yield Problem(path, f"{quoted} fits {fitting} alternatives, and exactly one is wanted")
+        yield Problem(path, f"{quoted} fits {fitting} alternatives, but must fit exactly one")
         return
     meant = [errors for errors in alternatives if not any(_is_another_kind(e, path) for e in errors)]
     if len(meant) == 1:
@@ -201,7 +201,7 @@ def _of_alternatives(
 
 
 def _is_another_kind(error: jsonschema_rs.ValidationError, path: Path) -> bool:
-    """Whether an alternative was not meant at all: it wants another type, or another tag in one of its properties."""
+    """Whether an alternative was not meant at all: it expects another type, or another tag in one of its properties."""
     depth = len(error.instance_path) - len(path)
     return (error.kind.name == "type" and depth == 0) or (
         depth <= 1 and (error.kind.name == "const" or (error.kind.name == "enum" and len(error.kind.value) == 1))
@@ -291,8 +291,8 @@ class _Default(NamedTuple):
 def _absent(schema: Any, text: bytes, whole: Any, used: set[str]) -> Iterator[tuple[dict[str, Any], _Default]]:
     """Objects that lack a property, and its default.
 
-    The checker says which parts of the schema apply to which objects. A place that was `used` before is left out:
-    defaults may themselves leave something out, and a class inside itself would go on for ever.
+    The checker reports which parts of the schema apply to which objects. A place that was `used` before is omitted:
+    a default may itself lack a property, and a class that contains itself would never end.
     """
     known: dict[str, list[_Default]] = {}
     own_address = str(schema.get("$id", "")).removesuffix("#")
@@ -311,8 +311,8 @@ def _absent(schema: Any, text: bytes, whole: Any, used: set[str]) -> Iterator[tu
 
 @functools.lru_cache(maxsize=SCHEMAS_COMPILED_MAX)
 def _telling(schema: bytes) -> bytes:
-    """The schema in the words with which the checker tells where its `properties` apply: it says nothing of them where
-    `additionalProperties` stands beside them."""
+    """The schema rewritten so that the checker reports where its `properties` apply: it does not report them beside
+    `additionalProperties`."""
 
     def reworded(part: Any) -> Any:
         if isinstance(part, list):
@@ -329,7 +329,7 @@ def _telling(schema: bytes) -> bytes:
 
 
 def _defaults(schema: Any, text: bytes, place: str) -> Iterator[_Default]:
-    """The defaults of the properties at a place in the schema, as far as they are right themselves."""
+    """The defaults of the properties at a place in the schema, if they fit themselves."""
     for name, part in at(schema, place).items():
         about = resolved(schema, part)
         if "default" not in about:

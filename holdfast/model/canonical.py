@@ -1,9 +1,9 @@
-"""Canonical form: which spellings of a JSON value are the same value.
+"""Canonical form: when two JSON texts are the same value.
 
 Owns: the form, which a JSON Schema defines: keys are sorted, absent properties have their `default`, whole numbers have
 no fraction, what was a set is sorted and has nothing twice; the hash of a run's input; the schema of an input.
-Never: decides whether a value fits its schema. Stores the form: bodies get what was given.
-Invariant: two values that are read into equal objects have one form; what no schema describes differs by its JSON.
+Never: decides whether a value fits its schema, or stores the form: bodies get the value as it was given.
+Invariant: two values that decode to equal objects have one form; without a schema, values are compared as JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdfast.model.schemas import is_of, resolved, with_types
 from holdfast.model.values import SET
 
 Form = Callable[[Any, bool], Any]
-"""What brings a decoded value into its form. The second argument says whether absent properties get their defaults: a
-default itself is complete as it stands."""
+"""Converts a decoded value to its form. The second argument: whether absent properties get their defaults (a default
+itself is complete)."""
 
 _EXACT_MAX: Final = 2**53
 """Up to here every whole number is a float and an int alike."""
@@ -33,7 +33,7 @@ _CHOICES_MAX: Final = 10_000
 
 
 def same(schema: Any, one: bytes, other: bytes) -> bool:
-    """Whether two JSON texts are the same value under a schema; None says nothing about it."""
+    """Whether two JSON texts are the same value under a schema; None: without a schema."""
     if one == other:
         return True
     form = _Forms(schema).of(schema)
@@ -43,8 +43,8 @@ def same(schema: Any, one: bytes, other: bytes) -> bool:
 def input_schema(annotation: Any, what: str) -> dict[str, Any] | None:
     """The JSON Schema of a workflow's input, with the defaults of its fields, also those that a factory makes.
 
-    Each factory is called when the workflow is registered. One whose results differ (an id, the time) is no default:
-    the field stays absent where it is left out. Raises DefinitionError when a factory fails or makes no JSON.
+    Each factory is called when the workflow is registered. If its results differ (an id, the time), it is not used as a
+    default, and an omitted field stays absent. Raises DefinitionError if a factory fails or its result is not JSON.
     """
     schema = copy.deepcopy(values.schema_of(annotation))
     for info, part in with_types(annotation, schema) if schema is not None else ():
@@ -99,14 +99,14 @@ class _Property(NamedTuple):
 
 
 class _Forms:
-    """The forms of one schema document. A definition is worked out once, so that one that contains itself ends."""
+    """The forms of one schema document. A definition is compiled once, so that one that contains itself ends."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._by_reference: dict[str, Form | None] = {}
 
     def of(self, schema: Any) -> Form | None:
-        """The form of a part; None where it is the value as it was read."""
+        """The form of a part; None if that is the decoded value itself."""
         if not isinstance(schema, dict):
             return None
         reference = schema.get("$ref")
@@ -203,7 +203,7 @@ _Sorted = msgspec.Raw
 
 
 def _of_number(about: dict[str, Any]) -> Form | None:
-    """A whole number that is too large to be the same as an int and as a float: it is what its type says."""
+    """A whole number that is too large to be equal as an int and as a float is converted to its declared type."""
     kinds = about.get("type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if "number" not in kinds or "integer" in kinds:
@@ -292,7 +292,7 @@ def _factories(info: inspect.Type, schema: dict[str, Any]) -> Iterable[tuple[str
 
 
 def _made(factory: Callable[[], Any], what: str) -> tuple[Any] | None:
-    """What a factory makes, as JSON; None when it makes something else each time."""
+    """The result of a factory, as JSON; None if it differs from call to call."""
     try:
         one, other = (values.canonical(factory(), what=what) for _ in range(2))
     except HoldfastError as e:

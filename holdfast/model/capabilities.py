@@ -1,7 +1,7 @@
 """Capabilities: what an engine can run, as every other process reads it from the engine's row.
 
-Owns: the form in which an engine publishes which code it has, which queues it serves and how much it takes on; and
-whether that fits a run.
+Owns: the form in which an engine publishes which code it has loaded, which queues it serves and how many runs it drives
+at once; and whether that fits a run.
 Never: decides which engine gets a run: the first one that claims it.
 """
 
@@ -18,16 +18,16 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_default
     handlers: frozenset[str] = frozenset()
     """Names of the code that it has loaded."""
     fingerprints: dict[str, str] = {}
-    """The state of that code, where a workflow refuses to go on with another one."""
+    """The fingerprints of that code, for workflows that refuse to continue with changed code."""
     queues: tuple[str, ...] | None = None
     """The queues that it serves; None: all."""
     concurrency: int | None = None
-    """How many runs it has at work at once; None: as many as there are."""
+    """How many runs it drives at once; None: any number."""
     lease_seconds: float = 0.0
     threaded: frozenset[str] = frozenset()
     """Those of its handlers whose bodies need a thread."""
     lost_threads: int = 0
-    """Threads that it has lost to bodies that did not stop, where they are so many that it starts no sync bodies."""
+    """Threads lost to bodies that did not stop, if there are so many that the engine starts no more sync bodies."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self, order="deterministic")
@@ -36,20 +36,19 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_default
         return self.queues is None or queue in self.queues
 
     def missing(self, needed: Iterable[str]) -> list[str]:
-        """Those of these handlers that it does not have."""
+        """Those of these handlers that the engine has not loaded."""
         return [name for name in needed if name not in self.handlers]
 
     def lacks_threads(self, needed: Iterable[str]) -> bool:
-        """Whether one of these handlers needs a thread, and it has lost too many."""
+        """Whether one of these handlers needs a thread, and the engine has lost too many."""
         return self.lost_threads > 0 and not self.threaded.isdisjoint(needed)
 
     def changed(self, fingerprints: Mapping[str, str]) -> list[str]:
-        """Those of these handlers whose code is in another state here; what it says nothing about may be in this
-        one."""
+        """Those of these handlers whose code has another fingerprint there; unpublished ones count as unchanged."""
         return [name for name, was in sorted(fingerprints.items()) if self.fingerprints.get(name, was) != was]
 
     def has_code(self, fingerprints: Mapping[str, str]) -> bool:
-        """Whether its code is in this state."""
+        """Whether its code has these fingerprints."""
         return all(self.fingerprints.get(name) == fingerprint for name, fingerprint in fingerprints.items())
 
 
@@ -58,7 +57,7 @@ _decoder = msgspec.json.Decoder(EngineCapabilities)
 
 
 def decode(can_run: bytes) -> EngineCapabilities:
-    """What an engine says; nothing when it is of another version of Holdfast and says it in other words."""
+    """Read what an engine published; NOTHING if another version of Holdfast published it in another form."""
     try:
         return _decoder.decode(can_run)
     except msgspec.MsgspecError:

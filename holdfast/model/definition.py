@@ -27,7 +27,7 @@ DEFAULT_QUEUE: Final = "default"
 class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One unit of work.
 
-    `call` runs the handler `uses`; `map` runs `body` once per item of `over`; `loop` runs `body` again and again.
+    `call` runs the handler `uses`; `map` runs `body` once per item of `over`; `loop` repeats `body`.
     `args` are the handler's arguments by parameter name ("*" holds a `list` expression for *args). In a map or loop
     they are the extra keyword arguments, the same for every item or round, readable inside as ["param", id, name].
     """
@@ -37,17 +37,17 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uses: str = ""
     args: dict[str, Expr] = {}
     when: Expr | None = None
-    """False: the node is skipped. null constant and absent are the same: no condition."""
+    """False: the node is skipped. A null constant is the same as no condition."""
     after: tuple[str, ...] = ()
     """Nodes that must be settled first, without data."""
     phase: str | None = None
     lane: str = ""
-    """Where a parallel route puts the node: `route_1.eu.`; part of its path, nothing else."""
+    """The branch of a parallel route that the node belongs to, `route_1.eu.`: a part of its path."""
     route: str | None = None
     """The handler's or route's label for people, when a node belongs to a branch of a route: `kind=article`."""
 
     delay: float | None = None
-    """Seconds from when everything it needs is there until it starts."""
+    """Seconds between the completion of everything it needs and its start."""
     retry: Retry | None = None
     timeout: float | None = None
     """Seconds one attempt may run."""
@@ -69,9 +69,9 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """At most this many bodies of this handler at once, per engine."""
     priority: int = 0
     idempotent: bool = False
-    """The author says that repeating the body is harmless."""
+    """The author declares that repeating the body is harmless."""
     returns: Any = None
-    """JSON Schema of the output, where the handler says."""
+    """JSON Schema of the output, if the handler declares its type."""
 
     body: Body | None = None
     over: Expr | None = None
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds of wall time since the run's start."""
     priority: int = 0
     concurrency: int | None = None
-    """At most this many runs of the workflow at work at once, over all engines of a store."""
+    """At most this many runs of the workflow are driven at once, over all engines of a store."""
     queue: str = DEFAULT_QUEUE
     """Which engines drive its runs: those that serve this queue."""
     max_recoveries: int | None = None
@@ -150,13 +150,13 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _ENCODER.encode(self)
 
     def content_hash(self) -> str:
-        """What makes two definitions the same version; the description does not count."""
+        """The hash by which two definitions are the same version; the description does not count."""
         bare = msgspec.structs.replace(self, doc="") if self.doc else self
         return hashlib.blake2b(bare.encode(), digest_size=16).hexdigest()
 
 
 def decode(data: bytes | str) -> Definition:
-    """A definition from its JSON form; shape errors name the field. Does not validate the graph (validation.check)."""
+    """Read a definition from its JSON form; errors name the field. Does not validate the graph (validation.check)."""
     try:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
@@ -164,7 +164,7 @@ def decode(data: bytes | str) -> Definition:
 
 
 def read(data: bytes | str) -> Definition:
-    """A definition from a file that a person wrote: a key that is there twice is refused."""
+    """Read a definition from a file that a person wrote: a duplicate key is refused."""
     try:
         json.loads(data, object_pairs_hook=unique_keys)
     except DuplicateKey as e:

@@ -1,7 +1,7 @@
 """Events: the immutable facts of a run's journal.
 
 Owns: the event types, their data, and the bytes they are stored as.
-Never: says what an event does to a run (see evolve.py) or when it is written (see rules).
+Never: defines what an event does to a run (evolve.py) or when it is written (rules).
 
 An `Entry` is one row of the journal: columns that every event has, and the event itself, whose fields are `data`. An
 event is forever: new fields have defaults, types never change, names are never reused.
@@ -17,7 +17,7 @@ from holdfast.model.policies import Retry
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A failure as the journal keeps it: never locals, at most 16 KiB."""
+    """A failure as it is stored in the journal: without local variables, at most 16 KiB."""
 
     code: str
     message: str
@@ -26,20 +26,20 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     frames: tuple[str, ...] = ()
     """The user's own frames, `file:line in function: source line`, outermost first."""
     retryable: bool | None = None
-    """What the body said; None when it said nothing."""
+    """What the body declared; None: nothing."""
     node: str | None = None
     path: str | None = None
     attempt: int | None = None
     run_id: str | None = None
-    """Whose failure it is, where a parent is told of its child's."""
+    """The run that failed, in a parent's record of its child's failure."""
     args: tuple[Any, ...] | None = None
-    """What the exception is made again of; None where that is not JSON."""
+    """The arguments from which the exception is made again; None if they are not JSON."""
     attributes: dict[str, Any] = {}
-    """The attributes of the exception that are JSON, as far as there is room for them."""
+    """The attributes of the exception that are JSON, up to a size limit."""
 
     @property
     def details(self) -> Any:
-        """What `hf.Fail(details=...)` said."""
+        """The `details` of `hf.Fail(details=...)`."""
         return self.attributes.get("details")
 
 
@@ -54,7 +54,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """What a field means is lost when it is not known: an event with one is not read at all (NewerFormat)."""
+    """An event with an unknown field is refused (NewerFormat): ignoring the field would change the event's meaning."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class RunCreated(_Event, frozen=True):
     """One hash over the fingerprints."""
     captured: dict[str, Any] = {}
     parent: dict[str, Any] | None = None
-    """{run_id, node, path, visit, call}: where a child reports to."""
+    """{run_id, node, path, visit, call}: the call of the parent that a child reports to."""
     depth: int = 0
     actor: str = ""
     trace: str | None = None
@@ -112,7 +112,7 @@ class RunCancelled(_Event, frozen=True):
 
 class RunCompleted(_Event, frozen=True):
     result: msgspec.Raw
-    """null where `located` says what the result is made of."""
+    """null if `located` is given."""
     located: Any = None
     """Of a result that is too large for one event: the expression that makes it from values which the journal holds."""
 
@@ -124,8 +124,8 @@ class RunFailed(_Event, frozen=True):
 
 
 class RunEdited(_Event, frozen=True):
-    """Somebody changed what a run waits with (its assignee, its basket), or a timer did: `before` and `after` name the
-    wait and what is different."""
+    """A wait was changed by a person or by a timer (its assignee, its basket, its reminders): `before` and `after` name
+    the wait and what differs."""
 
     actor: str
     before: Any
@@ -136,8 +136,8 @@ class RunEdited(_Event, frozen=True):
 
 
 class BranchOpened(_Event, frozen=True):
-    """The first event of a branch. What it inherits is its parent's lineage up to the cut-off, less every event of the
-    instances that it drops (these and everything downstream of them), less the ends of those that it reopens."""
+    """The first event of a branch. The branch inherits its parent's lineage up to the cut-off, without the events of
+    the instances that it drops (with everything downstream of them) and without the ends of those that it reopens."""
 
     branch: int
     parent: int
@@ -148,14 +148,14 @@ class BranchOpened(_Event, frozen=True):
     dropped: tuple[str, ...] = ()
     reopened: tuple[str, ...] = ()
     version: int = 0
-    """The version it runs under; 0: its parent's."""
+    """The version it runs under; 0: that of its parent."""
     actor: str = ""
     enters: str = ""
-    """The top-level node that it begins with, whatever the condition of that node says."""
+    """The top-level node that it begins with, whatever that node's condition is."""
 
 
 class ForkRequested(_Event, frozen=True):
-    """The last event of a branch, like the two that follow: somebody wants the run to go on from elsewhere."""
+    """The last event of a branch, like the next two: an operator asked the run to continue from elsewhere."""
 
     target: str
     new_branch: int | None = None
@@ -178,7 +178,7 @@ class RetryRequested(_Event, frozen=True):
 
 
 class RunRecovered(_Event, frozen=True):
-    """The rows and the journal of a run did not agree; it goes on from its last stable event."""
+    """The rows and the journal of a run did not agree; it continues from its last stable event."""
 
     case: str
     previous_branch: int
@@ -200,8 +200,8 @@ class OutputEdited(_Event, frozen=True):
 
 
 class AnswerEdited(_Event, frozen=True):
-    """A person brings the answer to a question that an earlier branch asked. Where that question is open on this
-    branch, it is closed with it; else it is answered when the same call of the same instance asks it again."""
+    """A person gives the answer to a question of an earlier branch. If that question is open on this branch, it is
+    closed with the answer; else it is answered when the same call of the same instance asks it again."""
 
     wait_id: str
     value: msgspec.Raw
@@ -226,12 +226,12 @@ class TicketRaised(_Event, frozen=True):
     target: str
     ticket: str | None = None
     by: str = ""
-    """Who raised it, where it was not the node of this event."""
+    """The node that raised it, if that is not the node of this event."""
 
 
 class TargetEntered(_Event, frozen=True):
-    """Everything has stopped: the run goes on at the target of a ticket. What there was of it and of everything
-    downstream of it is closed; when they are reached they are entered anew, as the next visit."""
+    """Everything has stopped, and the run continues at the target of a ticket. The instances of the target and of
+    everything downstream of it are closed; when these nodes are reached they are entered again, as the next visit."""
 
     target: str
 
@@ -286,7 +286,7 @@ class NodeScheduled(_Event, frozen=True):
     undo: StepUndo | None = None
     """Of the compensation of a step, when it is scheduled first: what it runs."""
     died: str = ""
-    """How the process of the attempt before died, where that had one of its own."""
+    """How the process of the previous attempt died, if that had a process of its own."""
 
 
 class NodeStarted(_Event, frozen=True):
@@ -294,7 +294,7 @@ class NodeStarted(_Event, frozen=True):
     inputs: tuple[tuple[str, int, str], ...] = ()
     """(parameter, seq of the event that holds the value, pointer into it); never values."""
     undo_args: dict[str, Any] = {}
-    """Where the arguments are that the node's compensation takes as well, located."""
+    """The arguments that the node's compensation takes as well, located."""
 
 
 class NodeCheckpointed(_Event, frozen=True):
@@ -304,7 +304,7 @@ class NodeCheckpointed(_Event, frozen=True):
     vars: dict[str, msgspec.Raw] = {}
     captured_vars: dict[str, Any] = {}
     patches: dict[str, bool] = {}
-    """What `ctx.patched` has said, by name."""
+    """The answers of `ctx.patched`, by name."""
 
 
 class NodeSuspended(_Event, frozen=True):
@@ -318,7 +318,7 @@ class NodeSuspended(_Event, frozen=True):
     vars: dict[str, msgspec.Raw] = {}
     captured_vars: dict[str, Any] = {}
     forgets: bool = False
-    """What the body remembered is not read when it runs again."""
+    """What the body remembered is not replayed when it runs again."""
 
 
 class NodeResumed(_Event, frozen=True):
@@ -332,9 +332,9 @@ class NodeCompleted(_Event, frozen=True):
     vars: dict[str, msgspec.Raw] = {}
     captured_vars: dict[str, Any] = {}
     virtual: bool = False
-    """A map's or loop's output: made of its items' outputs, never stored twice."""
+    """The output of a map or loop: made of its items' outputs, never stored twice."""
     pended_at: int | None = None
-    """The event that holds the output: the body ended there, and its node waited in a basket since."""
+    """The event that holds the output: the body ended there, and its node pended until now."""
 
 
 class NodeFailed(_Event, frozen=True):
@@ -373,7 +373,7 @@ class StepCompleted(_Event, frozen=True):
     key: str | None = None
     attempt: int = 1
     undo: str = ""
-    """The place of its compensation, where it has one; StepStarted tells the rest."""
+    """The place of its compensation, if it has one; StepStarted has the rest."""
 
 
 class StepFailed(_Event, frozen=True):
@@ -402,7 +402,7 @@ class StepStarted(_Event, frozen=True):
     undo: StepUndo | None = None
     """What undoes it, if the run does not end well."""
     repeats: bool = False
-    """After a crash it is simply tried again: what was started is not remembered as such."""
+    """After a crash it is tried again: the start has no effect on the replay."""
 
 
 # --- waits, messages, children ---------------------------------------------------------------------------------
@@ -413,7 +413,8 @@ class WaitOpened(_Event, frozen=True):
     kind: str
     call: dict[str, Any] = {}
     """The remembered call that waits: scope, position, kind, name, digest, key. In a race also `races`, the races
-    around it, innermost first, each with the call of it that it belongs to; it ends the first `decides` of them."""
+    around it, innermost first, each with the number of its call that this one belongs to; the answer to it decides the
+    first `decides` of them."""
     until: int | None = None
     about: Any = None
 
@@ -436,14 +437,14 @@ class TimerSet(_Event, frozen=True):
     due_at: int
     """By the wall clock, as it was when the timer was set."""
     boot: str = ""
-    """Not empty: it was set by a duration, in this boot of the machine, which is over at `elapsed` (elapsed.py)."""
+    """Not empty: it was set by a duration, in this boot of the machine, that ends at `elapsed` (timers.py)."""
     elapsed: int = 0
 
 
 class TimerFired(_Event, frozen=True):
     timer: str
     elapsed: int = 0
-    """The elapsed time that it was judged by, in the boot in which it was set; 0: the wall clock was."""
+    """The elapsed time by which it was due, in the boot in which it was set; 0: it was due by the wall clock."""
 
 
 class TimerCancelled(_Event, frozen=True):
@@ -482,8 +483,8 @@ class CodeChanged(_Event, frozen=True):
     was: str
     now: str
     accepted: bool = False
-    """Of an instance: a person accepts that its body makes other calls than it remembers. What it remembered before
-    answers calls that agree with it, and hinders no other."""
+    """Of an instance: a person accepts that its body makes other calls than it remembers. From here on, remembered
+    calls answer the calls that match them, and other calls are allowed."""
 
 
 Event = (

@@ -1,7 +1,7 @@
 """Evolve: what each event does to a run's state.
 
-Owns: `evolve`, the only function that changes a RunState, with one small function per event.
-Never: decides (rules), does I/O, looks at a clock.
+Owns: `evolve`, the only function that changes what events fold to, with one small function per event.
+Never: decides (rules), does I/O, reads a clock.
 Invariants: folding the journal of the current branch gives the state; a status changes only along its TRANSITIONS.
 """
 
@@ -25,15 +25,15 @@ from holdfast.model.timers import RUN_TIMEOUT, Elapsed
 
 _SCHEDULED, _RUNNING, _COMPLETED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, NodeStatus.COMPLETED
 _CREATED = RunStatus.CREATED
-"""Members that every step moves to: to look one up in its Enum takes as long as a call."""
+"""Members that every step moves to: looking one up in its Enum takes as long as a call."""
 
-# Where a field seldom changes it is read first and set only if it does: to set a field of a Struct takes three times as
-# long as to read it, since the interpreter has no short cut for that.
+# A field that seldom changes is read first and set only if it does: setting a field of a Struct takes three times as
+# long as reading it.
 
 
 def evolve(state: RunState, entry: ev.Entry, ns: NodeState | None = None) -> None:
-    """Apply one event; `ns` is the instance it is about, where the caller has it at hand. The order of events is the
-    order of `seq`; along a lineage (lineage.py) it only grows, over all branches it has no gap."""
+    """Apply one event; `ns` is the instance it is about, if the caller has it. The order of events is the order of
+    `seq`: along a lineage (lineage.py) it only grows, over all branches it has no gap."""
     assert entry.seq > state.seq, f"run {state.run_id}: event {entry.seq} after {state.seq}"
     state.seq = entry.seq
     if entry.at > state.last_at:
@@ -103,7 +103,7 @@ def _run_cancel_requested(state: RunState, entry: ev.Entry, e: ev.RunCancelReque
 
 
 def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None:
-    """The state is what the branch inherits (lineage.py); now it begins a life of its own, and has not ended."""
+    """Begin a branch; the state is what it inherits (lineage.py), and has not ended."""
     fold = state.fold
     fold.ancestors = [*fold.ancestors, (e.parent, e.cutoff_seq)]
     state.branch, fold.key_epoch = e.branch, e.key_epoch
@@ -112,11 +112,11 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
     state.recoveries = 0
     fold.gives_up_undo = False
     if not any(is_undo(parse_instance(text)[0]) for text in (*e.reopened, *e.dropped)):
-        _live_on(state, e)  # else it ends as it did: only compensations that failed run again
+        _clear_end(state, e)  # else it ends as it did: only compensations that failed run again
     for text in e.reopened:
         node, path, _ = parse_instance(text)
         ns = state.nodes.get((node, path))
-        if ns is not None:  # its last failure, or that it was stopped, is not in the lineage: it counts as one
+        if ns is not None:  # the lineage is without its last failure or cancellation, which counts as a failure
             _reset_failures(state, ns, ns.failures + 1)
             state.touch(ns)
     there = {ns.node for ns in state.nodes.values() if ns.scope.owner is None}
@@ -127,14 +127,14 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
 
 
 def _enter(state: RunState, target: str) -> None:
-    """The run goes on at a node whatever its condition says; it counts as true for what follows."""
+    """Continue at a node whatever its condition is; the condition counts as true for what follows."""
     plan = state.plan.root.nodes.get(target)
     if plan is not None and plan.definition.when is not None:
         state.fold.entered = [*state.fold.entered, target]
 
 
-def _live_on(state: RunState, e: ev.BranchOpened) -> None:
-    """The run is not ending any more."""
+def _clear_end(state: RunState, e: ev.BranchOpened) -> None:
+    """Forget that and why the run was ending."""
     fold = state.fold
     fold.closing, fold.cancel_reason, fold.cancel_actor, fold.others = "", None, "", []
     fold.ticket = None if e.reason == "jump" else fold.ticket
@@ -151,7 +151,7 @@ def _phases(state: RunState) -> dict[str, str]:
 
 
 def _phase_word(state: RunState, nodes: frozenset[str]) -> str:
-    """How far a phase has come: `started` with its first node that was entered, `completed` with its last."""
+    """The progress of a phase: `started` with its first node that was entered, `completed` with its last."""
     if not nodes & state.scopes["."].unsettled:
         return "completed"
     entered = any(ns.node in nodes and ns.scope.owner is None for ns in state.nodes.values())
@@ -165,14 +165,14 @@ def _input_edited(state: RunState, entry: ev.Entry, e: ev.InputEdited) -> None:
 
 def _output_edited(state: RunState, entry: ev.Entry, e: ev.OutputEdited, ns: NodeState) -> None:
     ns.output_seq, ns.captured, ns.virtual, ns.counters = entry.seq, e.captured, False, None
-    if ns.status is not NodeStatus.COMPLETED:  # a person completes what was skipped, or does not have to run
+    if ns.status is not NodeStatus.COMPLETED:  # a person completes a node that was skipped or has not run
         ns.status, ns.finished_at = NodeStatus.COMPLETED, entry.at
         _settle(state, ns)
 
 
 def _answer_edited(state: RunState, entry: ev.Entry, e: ev.AnswerEdited) -> None:
     if not e.call or e.wait_id in state.waits:
-        return  # it is closed with it by the next event
+        return  # the next event closes the wait with it
     given = GivenAnswer(e.wait_id, entry.node or "", entry.path or ".", entry.visit, e.call, e.value, e.actor)
     state.fold.answers = [*state.fold.answers, given]
     state.fold_changed = True
@@ -189,12 +189,12 @@ def _ticket_raised(state: RunState, entry: ev.Entry, e: ev.TicketRaised) -> None
 
 
 def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> None:
-    """Nothing is at work: the target and everything downstream of it are pending again, as the next visit."""
+    """Make the target and everything downstream of it pending again, as the next visit."""
     fold, root = state.fold, state.scopes["."]
     for ns in [ns for ns in state.nodes.values() if ns.scope is not root]:
-        state.close(ns)  # what maps and loops left behind when they were stopped, or failed
+        state.close(ns)  # instances inside maps and loops that were stopped, or failed
     state.scopes = {".": root}
-    again = root.plan.downstream(e.target) if e.target in root.plan.nodes else set()  # it may be another version's
+    again = root.plan.downstream(e.target) if e.target in root.plan.nodes else set()  # it may be of another version
     for plan in root.plan.nodes.values():
         key = (plan.id, plan.path("."))
         if plan.id in again:
@@ -212,13 +212,13 @@ def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> No
 
 
 def _recount_failures(state: RunState) -> None:
-    """Under `continue` the run ends with what its latest visits came to."""
+    """Count failures of the latest visits only: under `continue` the run ends by these."""
     fold, failed = state.fold, [ns for ns in state.nodes.values() if ns.status is NodeStatus.FAILED]
     fold.failed = len(failed)
     if fold.error is None or any(_is_of(fold.error, ns) for ns in failed):
         return
     fold.error = None
-    if failed:  # the first error belongs to an earlier visit, and what the others said is not in the state
+    if failed:  # the first error belongs to an earlier visit, and the other errors are not in the state
         first = min(failed, key=lambda ns: ns.output_seq)
         fold.error = ev.ErrorInfo("failed", f"{first.node} failed", node=first.node, path=first.path)
 
@@ -264,14 +264,14 @@ def _node_suspended(state: RunState, entry: ev.Entry, e: ev.NodeSuspended, ns: N
         ns.output_seq, ns.captured = entry.seq, e.captured
     if e.forgets:
         ns.memory_seq = 0
-    if e.mode == "error":  # whoever resumes it gives it all its tries again
+    if e.mode == "error":  # after a resume its retry policy counts from 0
         _reset_failures(state, ns, ns.failures)
     if e.vars:
         _set_vars(state, entry, e.vars, e.captured_vars)
 
 
 def _reset_failures(state: RunState, ns: NodeState, failures: int) -> None:
-    """A person lets an instance try again: its policy counts from 0."""
+    """Let the retry policy of an instance count from 0, because a person lets it try again."""
     key = instance_text(ns.node, ns.path)
     before = state.fold.failures_before_retry
     state.fold.failures_before_retry = {**before, key: before.get(key, 0) + failures}
@@ -321,7 +321,7 @@ def _node_failed(state: RunState, entry: ev.Entry, e: ev.NodeFailed, ns: NodeSta
         state.fold.error = state.fold.error or e.error
     if is_undo(ns.node):
         state.fold.others = [*state.fold.others, e.error]
-    elif e.error.code == "outcome_unknown":  # cut off, and not to be repeated: it may have to be undone
+    elif e.error.code == "outcome_unknown":  # cut off, and must not be repeated: it may have to be undone
         state.fold.outcome_unknown = [*state.fold.outcome_unknown, (ns.node, ns.path, ns.visit)]
     state.fold_changed = True
     _settle(state, ns)
@@ -360,7 +360,7 @@ def _run_started(state: RunState, entry: ev.Entry) -> None:
 
 
 def _settle(state: RunState, ns: NodeState) -> None:
-    """An instance has its final status: its scope may have ended with it."""
+    """Settle an instance that has its final status, and close scopes that have ended with it."""
     if ns.waits:
         ns.waits = ()
     if state.undo is not None and is_undo(ns.node):
@@ -373,7 +373,8 @@ def _settle(state: RunState, ns: NodeState) -> None:
     scope = ns.scope
     scope.unsettled.discard(ns.node)
     while scope.owner is not None and state.scopes.get(scope.path) is scope:
-        abandoned = scope.owner.status in NODE_SETTLED  # then it may never be complete, and goes with the one around it
+        # of a map or loop that failed, scopes may never be complete: they are closed with the one around it
+        abandoned = scope.owner.status in NODE_SETTLED
         if not scope.unsettled and not _is_busy_below(state, scope):
             _close_scope(state, scope)
         elif not abandoned:
@@ -404,7 +405,7 @@ def _abandoned_in(state: RunState, scope: OpenScope) -> list[NodeState]:
 
 
 def _close_scope(state: RunState, scope: OpenScope) -> None:
-    """An item or a round has ended: it is counted and forgotten, with whatever was abandoned inside it."""
+    """Count an item or a round that has ended, and remove it with everything that was cancelled inside it."""
     owner = scope.owner
     assert owner is not None
     assert owner.counters is not None
@@ -438,7 +439,7 @@ def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
         end.stop = until is not None and bool(references.evaluate_captured(state, scope, until))
     except InvalidInput as e:
         end.problem = e.message
-    except references.ParamsUnknown:  # a fold of the journal: the events that follow tell what was decided
+    except references.ParamsUnknown:  # a fold of the journal: the next events record what was decided
         owner.round_end = None
     counters.carry = carry
 
@@ -462,7 +463,7 @@ def _wait_opened(state: RunState, entry: ev.Entry, e: ev.WaitOpened) -> None:
 
 
 def wait_about(about: Any) -> dict[str, Any]:
-    """What rules read of what a wait is about; what a person is shown stays in the journal and in the row."""
+    """What rules read of what a wait is about; what is shown to a person stays in the journal and in the row."""
     return {key: value for key, value in about.items() if key != "about"} if isinstance(about, dict) else {}
 
 

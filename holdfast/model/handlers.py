@@ -32,7 +32,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's function and what the engine must know about it."""
+    """A node's function and what the engine needs to know about it."""
 
     name: str
     fn: Callable[..., Any]
@@ -45,8 +45,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     code: CodeLocation
 
     def call_arguments(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments by parameter name, as NodeDef.args names them, as what `fn(*positional, **keyword)` takes. ctx
-        is the caller's to put in front."""
+        """Convert arguments by parameter name, as in NodeDef.args, to those of `fn(*positional, **keyword)`. The caller
+        adds ctx in front."""
         extra = values.get("*") or ()
         if not extra and not self._positional_only:
             return [], {name: value for name, value in values.items() if name != "*"}
@@ -86,7 +86,7 @@ class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def read_result(self) -> Callable[[bytes], Any]:
-        """What turns the stored result of a run into a value."""
+        """The function that decodes the stored result of a run."""
         return decoder(self.returns)
 
 
@@ -96,25 +96,25 @@ _strict: set[str] = set()
 
 
 def register(name: str, resolve: Callable[[], Handler]) -> None:
-    """Make a handler known. `resolve` is called at first use (annotations may name things defined later) and must
-    answer from a cache after that. The latest one of a name counts: a notebook cell is run again."""
+    """Register a handler. `resolve` is called at first use (annotations may name things defined later) and must
+    answer from a cache after that. A second registration of a name replaces the first: a notebook cell is run again."""
     _handlers[name] = resolve
 
 
 def find(name: str) -> Handler | None:
-    """The handler of this name, if its code is loaded here."""
+    """The handler of this name, if its code is loaded in this process."""
     resolve = _handlers.get(name)
     return resolve() if resolve else None
 
 
 def names() -> list[str]:
-    """All code that is loaded here."""
+    """The names of all handlers that are loaded in this process."""
     return sorted(_handlers)
 
 
 def register_workflow(name: str, trace: Callable[[], RegisteredWorkflow], *, is_strict: bool = False) -> None:
-    """Make a workflow known; `trace` is called at first use and answers from a cache after that. One that `is_strict`
-    refuses to go on with code that has changed."""
+    """Register a workflow; `trace` is called at first use and answers from a cache after that. One that `is_strict`
+    refuses to continue with changed code."""
     _workflows[name] = trace
     (_strict.add if is_strict else _strict.discard)(name)
 
@@ -130,7 +130,7 @@ def workflow_names() -> list[str]:
 
 
 def strict_workflow_names() -> list[str]:
-    """Those that refuse to go on with code that has changed."""
+    """The workflows that refuse to continue with changed code."""
     return sorted(_strict & _workflows.keys())
 
 
@@ -150,10 +150,10 @@ def inputs_taken(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tupl
 
 
 def compensation_problem(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tuple[str, str] | None:
-    """Why a compensation could not be called, and what to do about it; None: it can."""
+    """Why a compensation cannot be called, and what to do about it; None if it can."""
     if first_parameter(undo) is None:
         return (
-            "it has no parameter for the output that it is to undo",
+            "it has no parameter for the output of the node that it undoes",
             "give it a first parameter that takes the output",
         )
     taken = inputs_taken(undo, undone)

@@ -7,7 +7,7 @@ knows). A release that adds an event type, a field of an event or of the fold, o
 `FORMAT` (once) and an entry to `RAISES` that says which events need it. Writing such an event raises the run's format
 in the same commit; it is never lowered. So engines of the release before can still drive a run that uses nothing new.
 An engine claims only runs whose format it reads (the condition is in the statement that claims), and refuses an event
-type or a field that it does not know whatever the format says (`decode`).
+type or a field that it does not know, whatever the format is (`decode`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def format_of(events: Iterable[Any]) -> int:
 
 
 def is_newer(run_format: int) -> bool:
-    """Whether a run of this format cannot be read here."""
+    """Whether a run of this format cannot be read by this version."""
     return run_format > FORMAT
 
 
 def newer(run_format: int) -> str:
-    """Why such a run is not touched, and what to do."""
+    """Why such a run is not driven, and what to do."""
     return f"written by a newer Holdfast (format {run_format}, this one reads {FORMAT}); upgrade this one"
 
 
 # --- bytes and hashes --------------------------------------------------------------------------------------------
 
 _decoders = {name: msgspec.json.Decoder(t).decode for name, t in TYPES.items()}
-new_hash = hashlib.blake2b(digest_size=16).copy  # a fifth of a link quicker than making one
+new_hash = hashlib.blake2b(digest_size=16).copy  # quicker than making a hash, by a fifth of a link
 
 
 encode = msgspec.json.Encoder().encode
@@ -67,14 +67,14 @@ def decode(type_name: str, data: bytes) -> Any:
         return decoder(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as e:
         if "unknown field" in str(e):
-            what = f"a {type_name} event holds what is not known here ({e})"
+            what = f"a {type_name} event has a field that is not known here ({e})"
             raise NewerFormat(f"{what}: a newer Holdfast wrote it; upgrade this one") from None
         raise CorruptJournal(f"a {type_name} event cannot be read: {e}") from None
 
 
 @functools.lru_cache(maxsize=64)
 def moment(visit: int, at: int, token: int) -> str:
-    """The events of a commit, and of many runs that go on together, share it."""
+    """The part of a link that all events of a commit share, and those of other runs in the same group; cached."""
     return f"{visit}|{at}|{token}|"
 
 

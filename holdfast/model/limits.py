@@ -23,13 +23,13 @@ ERROR_KINDS_BYTES_MAX = 4_096
 """The names of a failure's class and its bases; longer ones are cut."""
 
 MAP_LIMIT_DEFAULT = 100
-"""Items of one map in flight; enough to hide latency, small enough to be kind to whoever is called."""
+"""Items of one map in flight; enough to hide latency, small enough not to overload the called service."""
 
 LOOP_VISITS_MAX = 1_000
 """Rounds of a loop without an explicit `max_visits`; a runaway loop ends with a clear failure."""
 
 NODE_VISITS_MAX = 1_000
-"""How often `hf.goto` or a ticket may lead to one node again, unless a workflow says otherwise; a journey that runs in
+"""How often `hf.goto` or a ticket may lead to one node again, unless a workflow sets another limit; a run that goes in
 circles ends with a clear failure."""
 
 CHILD_DEPTH_MAX = 20
@@ -46,7 +46,7 @@ TASK_SCOPE_LENGTH_MAX = 200
 is stored as a digest, so that a chain of a thousand tasks does not fill the journal with names."""
 
 REHEARSAL_SECONDS = 30.0
-"""How long a body is replayed to say what a change of its code would reuse; it only waits for its own code."""
+"""How long a body is replayed to find out what a change of its code would reuse; the replay only runs its own code."""
 
 BUFFERED_EVENTS_MAX = 1_000
 """Events a `lazy` or `interval` run may hold back; bounds what a crash repeats and what memory holds."""
@@ -58,11 +58,11 @@ LEASE_SECONDS = 10.0
 """How long an engine on another host may be silent before its runs are taken over."""
 
 LEASE_SECONDS_MIN = 0.2
-"""A lease must outlive a few commits on a slow disk and the pauses of a busy machine; engines with shorter ones take
-runs from each other and nobody gets anything done."""
+"""A lease must outlive a few commits on a slow disk and the pauses of a busy machine; engines with shorter ones claim
+runs from each other and make no progress."""
 
 LOOP_STALL_SECONDS = 60.0
-"""An engine whose event loop has not ticked for this long stops renewing: a stuck process must not keep runs."""
+"""An engine whose event loop has not ticked for this long stops renewing: a stuck process must not keep its runs."""
 
 GRACE_SECONDS = 10.0
 """How long bodies may clean up after a cancel, a timeout or a shutdown."""
@@ -74,10 +74,10 @@ RETRY_IN_MEMORY_SECONDS = 1.0
 """A retry due sooner keeps its run running; a later one suspends it on a timer."""
 
 DELAY_SECONDS_MAX = 1_000 * 365.25 * 86_400
-"""A thousand years, for delays, sleeps and deadlines: beyond the year 9999 an instant cannot be shown any more."""
+"""A thousand years, for delays, sleeps and deadlines: beyond the year 9999 an instant cannot be shown."""
 
 SWEEP_SECONDS = 30.0
-"""How often an engine looks for orphaned work by itself; notifications make it quicker, this makes it certain."""
+"""How often an engine polls for runs without an owner; notifications make it quicker, polling makes it certain."""
 
 POLL_SECONDS = 0.05
 """How often an engine asks SQLite whether another process has written."""
@@ -96,7 +96,7 @@ SYNC_THREADS = 32
 """Threads for sync bodies; they mostly wait for something, and each costs about 100 KiB."""
 
 GIVEN_UP_THREADS_MAX = 16
-"""Threads lost to bodies that ignore their timeout before an engine takes no more sync bodies."""
+"""Threads lost to bodies that ignore their timeout before an engine starts no more sync bodies."""
 
 VALUE_CACHE_BYTES = 64 * 1024 * 1024
 """Outputs kept in memory for their consumers, over all runs of an engine."""
@@ -124,20 +124,20 @@ JSON_DEPTH_MAX = 200
 """Nesting of values from outside; decoders recurse."""
 
 ORPHAN_SECONDS = 300.0
-"""How long begun work may be without an owner before the doctor calls it left alone; an engine that starts takes over
-within seconds."""
+"""How long a started run may be without an owner before the doctor reports it; an engine that starts claims it within
+seconds."""
 
 DOCTOR_PATIENCE_SECONDS = 60.0
-"""How long a run may not know that another one it waits for has ended; a sweep finds it within 30 s."""
+"""How long a run may wait for another one that has ended; a sweep finds it within 30 s."""
 
 ANSWER_PROBLEMS_MAX = 20
-"""Problems of one answer that are told; whoever has more than that has sent something else altogether."""
+"""Problems of one answer that are reported; an answer with more of them was meant for something else."""
 
 ANSWER_PROBLEM_LENGTH_MAX = 300
 """Characters of one such problem; it is one line for a person."""
 
 ANSWER_SEARCHED_BYTES_MAX = 65_536
-"""Of a longer answer only the first problem is told: finding all of 100,000 takes a second."""
+"""Of a longer answer only the first problem is reported: finding all of 100,000 takes a second."""
 
 TRUSTED_FILES_MAX = 10_000
 """Files of code that a user has allowed, over all databases; the oldest are forgotten, which costs a question."""
@@ -152,7 +152,7 @@ SCHEMA_STEPS_MAX = 200_000
 SCHEMAS_COMPILED_MAX = 256
 """JSON Schemas kept ready to check answers by; compiling one costs several times what checking by it does."""
 
-# --- reading: pages that keep one read short, and what a person can take in -------------------------------------------
+# --- reading: pages that keep one read short, and what a person can read -------------------------------------------
 
 DOCTOR_RUNS_AT_ONCE = 5_000
 """Runs of one survey of the doctor: a few hundred milliseconds."""
@@ -167,8 +167,8 @@ WAITS_AT_ONCE = 500
 """Runs whose waits are read at once."""
 
 UNDRIVEN_COUNTED_MAX = 1_000
-"""Unfinished runs that are looked at to count those without an engine: a larger number tells an operator nothing
-more."""
+"""Unfinished runs that are read to count those without an engine: an operator learns nothing more from a larger
+number."""
 
 WHY_NAMED_MAX = 3
 """Nodes and waits that the paragraph of `why` names; the view of the run has all of them."""
@@ -194,7 +194,7 @@ BODY_CHECK_SECONDS = 0.25
 """How often a step that waits for a thread, or for a slot of its node, checks whether its body is still wanted."""
 
 ERROR_CAUSES_MAX = 5
-"""Causes of an exception that are recorded with it: each further one says little more, and they may form a circle."""
+"""Causes of an exception that are recorded with it: each further one adds little, and they may form a circle."""
 
 PROCESS_REAP_SECONDS = 5.0
 """How long the caller of a killed body waits for its process to be gone; only a hanging disk makes it longer."""
@@ -203,8 +203,8 @@ PROCESS_END_SECONDS = 1.0
 """How long a process may take to end after its pipe has: the kernel closes that just before."""
 
 FRAME_BYTES_MAX = 1 << 32
-"""No frame between an engine and its processes is as long. What user code writes into a pipe by accident, text say,
-is a length far beyond it."""
+"""No frame between an engine and its processes is as long. What user code writes into a pipe by accident, such as text,
+would be a length far beyond it."""
 
 ISOLATED_DEATH_SECONDS = 0.25
 """How long an engine must outlive the process of a quarantined body before that death counts against the body: a signal

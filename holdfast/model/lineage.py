@@ -1,9 +1,9 @@
-"""Lineage: the line of history that a branch means.
+"""Lineage: the events that belong to a branch.
 
-Owns: which events of a journal belong to a branch (its parent's lineage up to the cut-off, less what it drops, less the
-ends of what it reopens, then its own), and folding them into a state.
+Owns: which events of a journal belong to a branch (its parent's lineage up to the cut-off, without what it drops and
+without the ends of what it reopens, then its own), and folding them into a state.
 Never: opens a branch (rules/branch_opening.py), reads the store.
-Invariants: no event is copied or changed; two branches share what lies before their cut-off.
+Invariants: no event is copied or changed; two branches share the events before their cut-off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _K = TypeVar("_K")
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """One line of history of a run."""
+    """One branch of a run's history."""
 
     branch: int
     parent: int | None = None
@@ -42,7 +42,7 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 def branches_of(entries: Iterable[ev.Entry]) -> dict[int, Branch]:
-    """Every branch that a journal tells of; `version` is the one that each runs under."""
+    """Every branch in a journal; `version` is the one that each runs under."""
     found: dict[int, Branch] = {}
     for entry in entries:
         e = entry.event
@@ -61,15 +61,15 @@ def ancestry(branches: dict[int, Branch], branch: int) -> list[Branch]:
     here: int | None = branch
     while here is not None:
         found = branches.get(here)
-        if found is None or (found.parent is not None and found.parent >= here):  # a forged one would never end
-            raise CorruptJournal(f"branch {branch} does not descend from the first one")
+        if found is None or (found.parent is not None and found.parent >= here):  # a forged ancestry would never end
+            raise CorruptJournal(f"branch {branch} does not descend from the first branch")
         line.append(found)
         here = found.parent
     return line[::-1]
 
 
 def lineage(entries: Sequence[ev.Entry], branch: int, plan_of: Callable[[int], Plan]) -> list[ev.Entry]:
-    """The events of a branch's line of history, in order. `plan_of` gives the plan of a version."""
+    """The events that belong to a branch, in order. `plan_of` gives the plan of a version."""
     own: dict[int, list[ev.Entry]] = {}
     for entry in entries:
         own.setdefault(entry.branch, []).append(entry)
@@ -82,7 +82,7 @@ def lineage(entries: Sequence[ev.Entry], branch: int, plan_of: Callable[[int], P
 
 
 def inherited(line: Sequence[ev.Entry], branch: Branch, plan: Plan) -> list[ev.Entry]:
-    """What a branch takes over of its parent's lineage."""
+    """The events that a branch inherits from its parent's lineage."""
     kept = [entry for entry in line if entry.seq <= branch.cutoff_seq]
     if not branch.dropped and not branch.reopened:
         return kept
@@ -103,8 +103,8 @@ def carried(
     branches: dict[int, Branch], source: int, parent: int, line: Sequence[ev.Entry]
 ) -> tuple[list[str], list[str]]:
     """What a branch that is cut from the lineage `line` of `source` has to drop and reopen because `source` did. A
-    branch's parent is the one that holds its last inherited event; where that is an ancestor of `source`, those between
-    the two had left something out, and it stays out."""
+    branch's parent is the one that holds its last inherited event; if that is an ancestor of `source`, the branches
+    between the two had dropped something, and it stays dropped."""
     dropped: list[str] = []
     reopened: list[str] = []
     begun = {(entry.node, entry.path, entry.visit) for entry in line}
@@ -117,7 +117,7 @@ def carried(
 
 
 def fold(plan: Plan, run_no: int, run_id: str, line: Sequence[ev.Entry]) -> RunState:
-    """The state that a line of history comes to. `changed` lists every instance there is or was."""
+    """Fold a lineage into a state, whose `changed` lists every instance that exists or existed."""
     state = RunState.new(plan, run_no, run_id, line[0].at if line else 0)
     for entry in line:
         if type(entry.event) is ev.RunCreated:
@@ -128,7 +128,7 @@ def fold(plan: Plan, run_no: int, run_id: str, line: Sequence[ev.Entry]) -> RunS
 
 class Dropped:
     """The instances that a branch drops: the given ones and everything downstream of them by data, condition, order or
-    path. A map or loop around one of them is not dropped, but it has not ended any more."""
+    path. A map or loop around one of them is not dropped, but its end is."""
 
     def __init__(
         self,
@@ -140,15 +140,15 @@ class Dropped:
         keeps_undone: bool = False,
     ) -> None:
         self._keeps_undone = keeps_undone
-        """What was undone stays undone: the branch goes on with that."""
+        """What was undone stays undone: the branch continues the undoing."""
         self._since: dict[Key, int] = {}
         """Instances that are dropped, with the event from which on (another visit may have come before)."""
         self._inside: dict[str, int] = {}
         """Paths whose instances are dropped, likewise."""
         self._later_rounds: list[tuple[str, int, int]] = []
-        """(prefix, round, since): rounds of a loop behind this one."""
+        """(prefix, round, since): rounds of a loop after this one."""
         self.unended: dict[Key, int] = {}
-        """Maps and loops around a dropped instance, and completed ones around one that goes on."""
+        """Maps and loops around a dropped instance, completed ones around a reopened one: their end is dropped."""
         self._waits: dict[str, Key] = {}
         completed: set[Key] = set()
         for entry in line:
@@ -170,11 +170,11 @@ class Dropped:
         if visit > 1:
             begun = next((e.seq for e in line if (e.node, e.path, e.visit) == root), None)
             if begun is None:
-                return  # it began behind the cut
+                return  # it began after the cut
             since = begun
         around = scopes_around(plan, path)
         scope, scope_path = around[-1][0], around[-1][1]
-        if node not in scope.nodes:  # another version does not know it any more
+        if node not in scope.nodes:  # the branch runs under a version without this node
             self._add(self._since, (node, path), since)
             self._add(self._inside, paths_inside(node, path), since)
             return
@@ -182,7 +182,7 @@ class Dropped:
         self._drop_around(around, since, None)
 
     def _drop_around(self, around: list[Around], since: int, only: set[Key] | None) -> None:
-        """What lies behind the maps and loops around an instance; with `only`, those of them that are in it."""
+        """Drop what follows the maps and loops around an instance; with `only`, of those that are in it."""
         for (_, _, owner, key), (outer, outer_path, _, _) in zip(around[:0:-1], around[-2::-1], strict=True):
             assert owner is not None
             owner_key = (owner.id, owner.path(outer_path))
@@ -234,7 +234,7 @@ class Dropped:
 
 
 def _is_end_of(entry: ev.Entry, reopened: set[Instance], dropped: Dropped) -> bool:
-    """Whether an event ended an instance that goes on: one that is reopened, or a map or loop around a dropped one."""
+    """Whether an event ended an instance that continues: a reopened one, or a map or loop around a dropped one."""
     e = entry.event
     kind = type(e)
     if kind is ev.WaitClosed and e.outcome == "cancelled":
@@ -245,7 +245,7 @@ def _is_end_of(entry: ev.Entry, reopened: set[Instance], dropped: Dropped) -> bo
     since = dropped.unended.get((entry.node, entry.path))
     if since is not None and entry.seq >= since:
         return True
-    if kind is ev.NodeCompleted and e.pended_at is None:  # else it lay in a basket, and counts as not resumed
+    if kind is ev.NodeCompleted and e.pended_at is None:  # else it had pended, and counts as not resumed
         return False
     return (entry.node, entry.path, entry.visit) in reopened
 
@@ -254,7 +254,7 @@ _ENDS = frozenset({ev.NodeFailed, ev.NodeCancelled, ev.NodeCompleted, ev.ScopeCl
 
 
 def scopes_around(plan: Plan, path: str) -> list[Around]:
-    """The scopes that a path lies in, from the workflow to the innermost."""
+    """The scopes around a path, from the workflow to the innermost."""
     scope = plan.root
     found: list[Around] = [(scope, ROOT, None, 0)]
     for name, key, here in segments(path):
@@ -266,5 +266,5 @@ def scopes_around(plan: Plan, path: str) -> list[Around]:
 
 
 def is_in(ancestors: Sequence[tuple[int, int]], current: int, branch: int, seq: int) -> bool:
-    """Whether an event lies on a line of history, by its branch alone."""
+    """Whether an event belongs to the lineage of a branch, by its branch and seq alone."""
     return branch == current or any(branch == b and seq <= last for b, last in ancestors)

@@ -1,4 +1,4 @@
-"""Module names: under which name a module stands in definitions and journals.
+"""Module names: the name of a module in definitions and journals.
 
 Owns: the lasting name of `__main__`, and the modules that have a lasting name in this process.
 Rule: a file has one name, however it was loaded. A function or an exception class of `shop.py` is `shop.charge` or
@@ -29,7 +29,7 @@ def modules_of(name: str) -> list[ModuleType]:
 
 def importable(file: Path) -> tuple[Path, str]:
     """The directory from which a file is imported, and its name there: `app.orders` for app/orders.py when app is a
-    package, else its stem. A script in a package has the name that everybody else imports it by, so that its handlers
+    package, else its stem. A script in a package has the name that other processes import it by, so that its handlers
     are the same for all of them."""
     parts = [] if file.stem == "__init__" else [file.stem]
     directory = file.parent

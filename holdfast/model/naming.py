@@ -79,7 +79,7 @@ def scope_path(node: str, path: str, key: int | str) -> str:
 
 
 def key_of(path: str, prefix: str) -> int:
-    """The item or round that a path lies in, of the map or loop whose `paths_inside` is `prefix`."""
+    """The item or round that a path belongs to, of the map or loop whose `paths_inside` is `prefix`."""
     return int(path[len(prefix) :].split(".", 1)[0])
 
 
@@ -95,7 +95,7 @@ def segments(path: str) -> list[tuple[str, str, str]]:
 
 
 def depth(path: str) -> int:
-    """How deep a path lies; only comparable with other depths."""
+    """The depth of a path; only comparable with other depths."""
     return path.count(".")
 
 

@@ -1,6 +1,6 @@
-"""Graph: a definition compiled for the rules, once per version.
+"""Plans: a definition compiled for the rules, once per version.
 
-Owns: who waits for whom, what must be captured of each output, where names are looked up.
+Owns: which node waits for which, what must be captured of each output, where names are looked up.
 Never: checks the definition (validation.py) or decides anything (rules).
 
 A `Body` becomes a `ScopePlan`; the workflow itself is the outermost one. Inside a scope a name means the same scope
@@ -41,12 +41,12 @@ class NodePlan(msgspec.Struct, gc=False):
     settles_after: frozenset[str] = frozenset()
     """Of `waits_for`, those that must settle however its data chooses: order, condition, what its body refers to."""
     dependents: tuple[str, ...] = ()
-    """Nodes of the same scope to look at when this one settles."""
+    """Nodes of the same scope that may become ready when this one settles."""
     captures: tuple[Capture, ...] = ()
     """What rules read of its output."""
     direct: tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None = None
     """(parameter, node or None for the input, keys, pointer) of each argument, when all of them are plain references
-    to calls of the same scope or to the input: most nodes are, and are located without looking at expressions."""
+    to calls of the same scope or to the input. Most nodes are like this; no expression is walked to locate them."""
     body: ScopePlan | None = None
     undo: NodePlan | None = None
     """The compensation, as a node `id~undo`."""
@@ -99,8 +99,8 @@ class ScopePlan(msgspec.Struct, gc=False):
 
 
 def condition_left(scope: ScopePlan, plan: NodePlan, entered: Sequence[str]) -> Expr | None:
-    """What is left to judge of a node's condition, given nodes that the run was led to whatever theirs said: blocks
-    that one of those lies in count as entered for everything behind it. None: nothing."""
+    """The part of a node's condition that must still be evaluated, given the nodes that the run entered whatever their
+    conditions were: the blocks around such a node count as entered for everything downstream of it. None: nothing."""
     held: list[Expr] = []
     for name in entered:
         if plan.id in scope.downstream(name):
@@ -140,7 +140,7 @@ class Plan(msgspec.Struct, gc=False):
     phases: dict[str, frozenset[str]]
     """Phase to its top-level nodes."""
     handlers: frozenset[str]
-    """Every handler an engine needs in order to run this."""
+    """Every handler that an engine needs in order to run this."""
 
     def scope_of(self, path: str) -> ScopePlan:
         """The scope of an instance's path (lanes of parallel routes are not scopes)."""
@@ -153,7 +153,7 @@ class Plan(msgspec.Struct, gc=False):
 
 
 def compile_definition(definition: Definition, version: int) -> Plan:
-    """A valid definition, ready for the rules."""
+    """Compile a valid definition."""
     captures: dict[tuple[int, str], dict[str, Capture]] = {}
     inputs: dict[tuple[str, str], tuple[str, Capture]] = {}
     root = _compile_scope(definition.nodes, definition.result, None, "", captures, inputs)
@@ -233,7 +233,7 @@ def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[
 
 
 def step_undo_plan(node: str, scope: ScopePlan, undo: StepUndo | None) -> NodePlan:
-    """The compensation of a step as a node; without `undo`: of one that has ended, of which nothing is decided."""
+    """The compensation of a step as a node; without `undo`: one that has ended, for which nothing is decided."""
     if undo is None:
         return NodePlan(NodeDef(id=node), scope, (), False, ())
     definition = NodeDef(
@@ -269,7 +269,7 @@ def _data_of(d: NodeDef) -> list[Expr]:
 
 
 def _rule_expressions(d: NodeDef) -> list[Expr]:
-    """What rules, not bodies, evaluate before the node runs: its condition, and how many items it maps over."""
+    """What rules, not bodies, evaluate before the node runs: its condition, and the size of its list."""
     found = [] if d.when is None else [d.when]
     if d.kind == "map":
         found += _sizes(d.over)
@@ -306,7 +306,7 @@ def _capture(
     inputs: dict[tuple[str, str], tuple[str, Capture]],
     params: dict[tuple[str, str], tuple[str, Capture]],
 ) -> None:
-    """Note everything that evaluating `expr` reads."""
+    """Collect everything that evaluating `expr` reads."""
     for (leaf, keys), wanted in chains_of(expr):
         capture: Capture = (wanted + pointer(keys), keys, wanted)
         match leaf[0]:

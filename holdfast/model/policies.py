@@ -22,7 +22,7 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a node is tried again.
+    """How a node is retried.
 
     `attempts` counts all tries. The n-th retry waits `backoff * factor ** (n - 1)` seconds, at most `max_delay`, with
     up to `jitter` (a share) taken off. `on` limits it to some exception classes (or their qualified names), `never`
@@ -50,7 +50,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         return full * (1.0 - self.jitter * share)
 
     def applies(self, kinds: tuple[str, ...], retryable: bool | None) -> bool:
-        """Whether a failure whose class and bases are `kinds` may be tried again. An explicit word of the body wins."""
+        """Whether a failure whose class and bases are `kinds` may be tried again. An explicit `retryable` wins."""
         if retryable is not None:
             return retryable
         if kinds and kinds[0] in HOPELESS:
@@ -86,7 +86,7 @@ HOPELESS = frozenset(
         "ValueTooLarge",
     )
 )
-"""Failures that another attempt does not mend; tried again only by a policy that names them."""
+"""Failures that another attempt cannot avoid; retried only by a policy that names them."""
 
 
 def qualified_name(kind: type) -> str:
@@ -115,12 +115,12 @@ def seconds(duration: float | str | timedelta) -> float:
 
 
 def delay_seconds(duration: float | str | timedelta, what: str) -> float:
-    """The same for a time that somebody waits: not negative, and no longer than an instant can be shown."""
+    """The same for a delay: not negative, and at most DELAY_SECONDS_MAX."""
     try:
         amount = seconds(duration)
     except InvalidInput as e:
         raise InvalidInput(f"{what}: {e.message}") from None
-    except OverflowError:  # a whole number that no float is as large as
+    except OverflowError:  # a whole number that is larger than any float
         amount = math.inf
     if not 0 <= amount <= DELAY_SECONDS_MAX:
         shown = repr(duration) if isinstance(duration, str | timedelta) else f"{amount:g}"

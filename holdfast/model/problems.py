@@ -29,7 +29,7 @@ GOOD_NAME: Final = re.compile(rf"[^.@#~\x00-\x1f\x7f\ud800-\udfff]{{1,{NAME_LENG
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong: a stable code, where, what, and what to do about it."""
+    """One problem of a definition: a stable code, where, what, and what to do about it."""
 
     code: str
     node: str = ""
@@ -71,16 +71,16 @@ def check_settings(settings: Settings) -> list[Problem]:
         try:
             texts.name(settings.on_failure.removeprefix("pend:"), "the basket")
         except HoldfastError as e:
-            bad("on_failure", e.message, "say 'pend:errors'")
+            bad("on_failure", e.message, "use 'pend:errors'")
     elif settings.on_failure not in {"fail", "continue", "compensate"}:
         wrong = f"{settings.on_failure!r} is not 'fail', 'continue', 'compensate' or 'pend:<basket>'"
         bad("on_failure", wrong, "leave it out to fail with the first node that fails")
     if settings.on_code_change not in {"continue", "fail"}:
         wrong = f"{settings.on_code_change!r} is not 'continue' or 'fail'"
-        bad("on_code_change", wrong, "leave it out to go on with the new code")
+        bad("on_code_change", wrong, "leave it out to continue with the new code")
     if settings.timeout is not None and not (is_delay(settings.timeout) and settings.timeout > 0):
         wrong = f"{settings.timeout!r} is not a number of seconds above 0, at most 1,000 years"
-        bad("timeout", wrong, "leave it out for a run that may take as long as it likes")
+        bad("timeout", wrong, "leave it out for a run without a timeout")
     if settings.concurrency is not None and not is_count(settings.concurrency):
         wrong = f"{settings.concurrency!r} is not a whole number above 0"
         bad("concurrency", wrong, "leave it out for any number of runs at once")
@@ -136,7 +136,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_delay(value: Any) -> bool:
-    """Whether this is a number of seconds that something can be put off by."""
+    """Whether this is a number of seconds from 0 to DELAY_SECONDS_MAX."""
     return _number(value) and 0 <= value <= DELAY_SECONDS_MAX
 
 
@@ -153,12 +153,12 @@ def _is_duration(text: str) -> bool:
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """The names that stand there more than once."""
+    """The names that occur more than once."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint that names what is spelled like this; empty without one."""
+    """A hint with names that are spelled like this one; empty if there is none."""
     listed = list(known)
     # on a large graph the search for a similar name would cost more than everything else
     found = difflib.get_close_matches(name, listed, n=2) if len(listed) <= 1_000 else []
@@ -166,7 +166,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def choices(name: str, known: Collection[str], what: str) -> str:
-    """A hint for a name that there is not: what is spelled like it, else what there is."""
+    """A hint for an unknown name: known names that are spelled like it, else the known names."""
     if not known:
         return f"there are no {what} here"
     return near(name, known) or f"the {what} here are {_listed(known)}"
@@ -181,17 +181,17 @@ def _listed(names: Collection[str]) -> str:
 
 
 def target_problem(definition: Definition, target: str) -> tuple[str, str] | None:
-    """What is wrong with a target and what to do about it; None: it is one."""
+    """What is wrong with a target and what to do about it; None if a run can continue there."""
     if definition.kind == "code":
         return "durable code has no nodes to go to", "use the control flow of the function itself"
     for node in definition.nodes:
         if node.id == target:
             if not node.lane:
                 return None
-            return f"{target!r} lies in a branch of a parallel route", "go to a node before or behind the route"
+            return f"{target!r} is in a branch of a parallel route", "go to a node before or after the route"
     around = _owner_of(target, definition.nodes)
     if around is not None:
-        return f"{target!r} lies inside the body of {around!r}", f"go to {around!r}, or to a node outside it"
+        return f"{target!r} is inside the body of {around!r}", f"go to {around!r}, or to a node outside it"
     there = [n.id for n in definition.nodes if not n.lane]
     return f"there is no node {target!r}", choices(target, there, "nodes")
 

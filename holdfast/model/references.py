@@ -1,8 +1,8 @@
 """References: what an expression means at one place of a run.
 
 Owns: whether the nodes it refers to are there (`availability`), which events hold its values (`locate`), and its value
-where rules may know it (`evaluate_captured`, from captured values only).
-Never: loads a value; a located expression is what the engine loads by.
+where rules may know it (`evaluate_captured`); which values are captured of inputs and outputs, and the bound on them.
+Never: loads a value; the engine loads values by located expressions.
 
 A located expression is an expression whose leaves are facts: ["at", seq, key...] the output (or input) held by event
 `seq`; ["items", seq, node, path, key...] the outputs of a map's items; ["var_at", seq, name, key...] a variable.
@@ -41,7 +41,7 @@ class Availability(Enum):
     READY = "ready"
     PENDING = "pending"
     ABSENT = "absent"
-    """Skipped, or failed under `continue`: whoever needs it is skipped."""
+    """Skipped, or failed under `continue`: a node that needs it is skipped."""
 
 
 class Instances(Protocol):
@@ -51,7 +51,7 @@ class Instances(Protocol):
 
 
 class View(Protocol):
-    """What references are looked up in: a run's state, or that with instances of closed scopes laid over it."""
+    """Where references are looked up: a run's state, or that with instances of closed scopes added."""
 
     @property
     def nodes(self) -> Instances: ...
@@ -60,7 +60,7 @@ class View(Protocol):
 
 
 UNDONE = "~output"
-"""The argument of a compensation: the output that it undoes, whatever its parameter is called."""
+"""The argument of a compensation that gets the output it undoes, whatever its parameter is called."""
 
 READY, PENDING, ABSENT = Availability.READY, Availability.PENDING, Availability.ABSENT
 
@@ -77,7 +77,7 @@ def lookup(state: View, scope: OpenScope, node: str) -> NodeState | None:
 
 
 def availability(state: View, scope: OpenScope, expr: Expr) -> tuple[Availability, str | None]:
-    """Whether everything that `expr` needs is there, and if not for good, which node is to blame."""
+    """Whether everything that `expr` needs is available; if it never will be, also the node that is the cause."""
     if not isinstance(expr, list):
         return READY, None
     match expr[0]:
@@ -107,7 +107,7 @@ def availability(state: View, scope: OpenScope, expr: Expr) -> tuple[Availabilit
     answer: tuple[Availability, str | None] = (READY, None)
     for operand in operands(expr):
         found, blame = availability(state, scope, operand)
-        if found is PENDING:  # it outweighs what is absent: nothing is decided before everything has settled
+        if found is PENDING:  # nothing is decided before everything has settled, also if something is absent
             return PENDING, None
         if found is ABSENT and answer[0] is READY:
             answer = (ABSENT, blame)
@@ -219,7 +219,7 @@ def _scope_named(scope: OpenScope, scope_id: str) -> OpenScope:
 
 
 def deeper(located: Any, keys: tuple[str | int, ...]) -> Any:
-    """A part of something located."""
+    """A part of a located expression."""
     for i, key in enumerate(keys):
         if not isinstance(located, list):
             return None  # a field of a constant, of null too
@@ -229,7 +229,7 @@ def deeper(located: Any, keys: tuple[str | int, ...]) -> Any:
             case "const":
                 return ["const", follow(located[1], keys[i:])]
             case "dict" if key in located[1::2]:
-                # a loop whose rounds hand a field on must not carry every round before it
+                # a loop whose rounds pass on a field must not carry every earlier round
                 located = located[2 + 2 * located[1::2].index(key)]
             case "list" if isinstance(key, int) and 0 <= key < len(located) - 1:
                 located = located[1 + key]
@@ -306,12 +306,12 @@ _plain = msgspec.json.Decoder().decode
 
 
 def capture(value: Any, keys: tuple[str | int, ...], wanted: Wanted) -> Any:
-    """What rules keep of a plain JSON value: a part of it, or the size of that part."""
+    """The part of a plain JSON value that rules keep, or the size of that part."""
     return part_of(follow(value, keys), wanted)
 
 
 def captured(data: bytes, captures: tuple[Capture, ...], what: str) -> dict[str, Any]:
-    """All captures of one encoded value; more than fits a row is `ValueTooLarge`, with what reads it."""
+    """All captures of one encoded value. Raises ValueTooLarge if they exceed the bound."""
     if not captures:
         return {}
     value = _plain(data)
@@ -321,6 +321,7 @@ def captured(data: bytes, captures: tuple[Capture, ...], what: str) -> dict[str,
 
 
 def check_size(found: dict[str, Any], what: str) -> None:
+    """Raise ValueTooLarge if captured values exceed CAPTURED_BYTES_MAX."""
     size = len(msgspec.json.encode(found))
     if size > CAPTURED_BYTES_MAX:
         names = ", ".join(sorted(found))

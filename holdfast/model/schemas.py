@@ -23,7 +23,7 @@ from holdfast.model.limits import SCHEMA_PARTS_MAX, SCHEMA_STEPS_MAX
 from holdfast.model.values import decoder, is_pydantic, union_members
 
 _REFERENCES_MAX: Final = 100
-"""References from one to the next; more of them is a circle."""
+"""References in a row; a longer chain is a circle."""
 _SAME_PLACE: Final = frozenset(
     {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
 )
@@ -33,7 +33,7 @@ _OTHER_ITEMS: Final = frozenset({"items", "additionalItems", "unevaluatedItems",
 
 
 def resolved(root: Any, schema: Any) -> dict[str, Any]:
-    """A part of the schema `root`, with what it refers to inside `root`; {} where that cannot be told."""
+    """A part of the schema `root`, merged with what it refers to inside `root`; {} if that cannot be resolved."""
     found: dict[str, Any] = {}
     for _ in range(_REFERENCES_MAX):
         if not isinstance(schema, dict):
@@ -47,7 +47,7 @@ def resolved(root: Any, schema: Any) -> dict[str, Any]:
 
 
 def at(whole: Any, pointer: str) -> Any:
-    """What a JSON pointer points at; None when nothing is there."""
+    """The part of a value that a JSON pointer names; None if there is none."""
     for step in pointer.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(whole, dict):
@@ -129,7 +129,7 @@ def _listed(value: Any) -> list[Any]:
 
 def with_types(annotation: Any, schema: dict[str, Any]) -> Iterator[tuple[inspect.Type, dict[str, Any]]]:
     """Each type inside an annotation with the part of the schema that was made from it; a class that contains itself
-    once. Nothing for an annotation that msgspec cannot look into."""
+    once. Nothing for an annotation that msgspec cannot inspect."""
     stack: list[tuple[inspect.Type, Any]] = list(_known(annotation, schema))
     definitions = schema.get("$defs", {})
     seen: set[tuple[Any, str]] = set()
@@ -158,8 +158,9 @@ def _inner(info: inspect.Type, schema: dict[str, Any]) -> Iterator[tuple[inspect
     """The types inside a type, each with the schema that was made from it."""
     match info:
         case inspect.UnionType():
-            # The order of `anyOf` is msgspec's own: each member meets each alternative, and only what fits counts.
-            # Two kinds of texts in one union do not get here; msgspec cannot look into those.
+            # msgspec has its own order of `anyOf`: each member is paired with each alternative, and only pairs that fit
+            # count.
+            # A union of two kinds of texts does not get here; msgspec cannot inspect it.
             for alternative in schema.get("anyOf", ()):
                 yield from ((member, alternative) for member in info.types)
                 if "anyOf" in alternative:
@@ -218,14 +219,14 @@ FORMAT_CHECKS: Final[dict[str, Callable[[str], bool]]] = {
         ("byte", bytes),
     )
 }
-"""Whether a text is of a format. The codec decides: instants need no time zone, durations have no months."""
+"""Whether a text has a format. The codec decides: instants need no time zone, durations have no months."""
 
 _OPEN: Final = {inspect.DateTimeType: "date-time", inspect.TimeType: "time", inspect.BytesType: "byte"}
-"""Types whose texts msgspec's schemas say nothing about."""
+"""Types for whose texts msgspec's schemas name no format."""
 
 
 def name_formats(annotation: Any, schema: dict[str, Any]) -> None:
-    """Put `format` into the schema of this annotation wherever its type says more about a text than the schema does."""
+    """Add `format` to the schema of this annotation wherever the type implies one and the schema names none."""
     for info, part in with_types(annotation, schema):
         if (name := _OPEN.get(type(info))) and part.get("type") == "string":
             part.setdefault("format", name)
@@ -235,15 +236,15 @@ def name_formats(annotation: Any, schema: dict[str, Any]) -> None:
 
 
 def unreadable(annotation: Any) -> str | None:
-    """The part of a type that no JSON value can become; None when there is none. Raises InvalidInput when it is no type
-    for values at all."""
+    """The part of a type that cannot be decoded from JSON; None if there is none. Raises InvalidInput if values cannot
+    have this type at all."""
     decoder(annotation)
     found = [_unreadable(inspect.type_info(member), set()) for member in _members(annotation)]
     return None if None in found else found[0]
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, of which one is enough; that nothing is allowed as well does not make it an answer."""
+    """The members of a union without None: one decodable member is enough, and None alone is not an answer."""
     members = tuple(member for member in union_members(annotation) if member is not type(None))
     return members or (annotation,)
 
@@ -264,7 +265,7 @@ def _unreadable(kind: inspect.Type, above: set[int]) -> str | None:
 
 
 def _parts(kind: inspect.Type) -> list[inspect.Type]:
-    """What every value of a type consists of; a field that may be left out need not be readable."""
+    """The types that every value of a type consists of; an optional field need not be readable."""
     match kind:
         case inspect.CollectionType():
             return [kind.item_type]
@@ -278,7 +279,7 @@ def _parts(kind: inspect.Type) -> list[inspect.Type]:
 
 
 def _is_made_from_json(kind: type) -> bool:
-    """As `values.decoder` makes them: a model, a path, or something that a plain JSON value is already."""
+    """Whether `values.decoder` makes values of a class: models, paths, and classes of plain JSON values."""
     if is_pydantic(kind) or issubclass(kind, pathlib.PurePath):
         return True
     try:

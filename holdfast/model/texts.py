@@ -18,27 +18,27 @@ _QUOTED_LENGTH_MAX = 60
 
 
 def name(value: Any, what: str) -> str:
-    """The name of somebody or something, as it stands in an index: not empty."""
+    """Check the name of a person or thing, which is an index key: not empty."""
     return _checked(value, what, "a name", NAME_LENGTH_MAX, may_be_empty=False)
 
 
 def actor(value: Any, what: str) -> str:
-    """The name of whoever does something; nobody need say who they are."""
+    """Check the name of the actor of a request; it may be empty."""
     return _checked(value, f"{what}: actor", "a name", NAME_LENGTH_MAX, may_be_empty=True)
 
 
 def question(value: Any, what: str) -> str:
-    """A text that says something."""
+    """Check a text that must not be empty."""
     return _checked(value, what, "a text", TEXT_LENGTH_MAX, may_be_empty=False)
 
 
 def reason(value: Any, what: str) -> str:
-    """A text that may be left empty."""
+    """Check a text that may be empty."""
     return _checked(value, f"{what}: reason", "a text", TEXT_LENGTH_MAX, may_be_empty=True)
 
 
 def is_name(value: Any) -> bool:
-    """Whether this can be the name of anything at all, or the beginning of one."""
+    """Whether this can be a name, or the beginning of one."""
     return isinstance(value, str) and bool(value) and len(value) <= NAME_LENGTH_MAX and _can_be_stored(value)
 
 
@@ -46,7 +46,7 @@ def _checked(value: Any, what: str, kind: str, length_max: int, *, may_be_empty:
     if not isinstance(value, str) or not (may_be_empty or value.strip()):
         raise UsageError(f"{what} is {kind}, not {_quoted(value)}")
     if len(value) > length_max:
-        raise UsageError(f"{what} has {len(value):,} characters, and at most {length_max:,} are taken")
+        raise UsageError(f"{what} has {len(value):,} characters; at most {length_max:,} are allowed")
     if not _can_be_stored(value):
         raise UsageError(f"{what}: {_quoted(value)} has characters that cannot be stored (a lone surrogate, or NUL)")
     return value
@@ -79,16 +79,16 @@ NOTHING: Final[Any] = Nothing()
 
 
 class Escalate:
-    """Hand a question on when nobody has answered it for so long: `hf.Escalate("2d", assignee="boss")`."""
+    """Reassign a question that has no answer after some time: `hf.Escalate("2d", assignee="boss")`."""
 
     def __init__(
         self, after: float | str | timedelta, *, assignee: str | None = None, basket: str | None = None
     ) -> None:
         if assignee is None and basket is None:
-            raise UsageError("hf.Escalate: say to whom: assignee='boss' or basket='managers'")
+            raise UsageError("hf.Escalate: give assignee='boss' or basket='managers'")
         self.after = delay_seconds(after, "hf.Escalate")
         if not self.after:
-            raise UsageError(f"hf.Escalate: {after!r} is not a time to wait: nobody could have answered yet")
+            raise UsageError(f"hf.Escalate: {after!r} is not a time to wait: no one could answer before it")
         self.assignee = None if assignee is None else name(assignee, "hf.Escalate: assignee")
         self.basket = None if basket is None else name(basket, "hf.Escalate: basket")
 
@@ -102,7 +102,7 @@ class Escalate:
 
 
 def escalations(given: Escalate | Sequence[Escalate]) -> list[dict[str, Any]]:
-    """One or several of them, as data."""
+    """One or several escalations, as data."""
     steps = [given] if isinstance(given, Escalate) else given
     if not isinstance(steps, list | tuple) or not all(isinstance(step, Escalate) for step in steps):
         raise UsageError(f"escalate is hf.Escalate('2d', assignee='boss'), or a list of them, not {given!r:.60}")
@@ -110,7 +110,7 @@ def escalations(given: Escalate | Sequence[Escalate]) -> list[dict[str, Any]]:
 
 
 def reminder_seconds(every: float | str | timedelta, what: str) -> float:
-    """How often somebody is reminded."""
+    """The seconds between two reminders."""
     amount = delay_seconds(every, f"{what}: remind")
     if amount < 1:
         raise UsageError(f"{what}: remind={every!r} is too often; at least '1s'")

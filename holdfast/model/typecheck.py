@@ -1,6 +1,6 @@
-"""Type check: whether what flows along an edge can fit what its end takes.
+"""Type check: whether the value at the start of a reference can fit the parameter at its end.
 
-Owns: comparing the JSON Schemas at both ends of a reference, where both are known and the answer is obvious.
+Owns: comparing the JSON Schemas at both ends of a reference, if both are known and the answer is obvious.
 Never: guesses; a schema it cannot read fits everything.
 """
 
@@ -121,7 +121,7 @@ def _below(schema: Any, keys: tuple[str | int, ...]) -> Any:
 
 
 def types_of_schema(schema: Any) -> Types:
-    """The JSON types that a schema allows; empty when it does not say."""
+    """The JSON types that a schema allows; empty if it does not restrict them."""
     if not isinstance(schema, dict):
         return ANYTHING
     definitions = schema.get("$defs", {})

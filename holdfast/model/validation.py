@@ -51,7 +51,7 @@ Find = Callable[[str], Handler | None]
 
 def check(definition: Definition, known: Container[str] | None = None, find: Find | None = None) -> list[Problem]:
     """Every problem of a definition. `known` are the handler names that exist; `find` gives handlers, and with them
-    the types of their parameters. Without them nothing is said about handlers."""
+    the types of their parameters. Without them handlers are not checked."""
     checker = _Checker(definition, known, find)
     checker.run()
     return checker.problems
@@ -79,7 +79,7 @@ def error(definition: Definition, problems: Sequence[Problem]) -> DefinitionErro
 
 
 class _Scope(msgspec.Struct):
-    """A body while it is checked: which names can be read in it."""
+    """A body that is being checked, and the names that can be read in it."""
 
     nodes: dict[str, NodeDef]
     prefix: str = ""
@@ -211,7 +211,7 @@ class _Checker:
         return set()
 
     def resolve(self, name: str, where: str, field: str, scope: _Scope) -> bool:
-        """Whether a node of this name can be read in this body; says so when not."""
+        """Whether a node of this name can be read in this body; adds a problem if not."""
         if name in scope.nodes:
             return True
         here: _Scope | None = scope
@@ -226,7 +226,7 @@ class _Checker:
             here = here.parent
         home = self.homes.get(name)
         if home is not None:
-            message = f"refers to {name!r}, which lies inside the body of {home!r}: one value for each item or round"
+            message = f"refers to {name!r}, which is inside the body of {home!r}: one value for each item or round"
             self.add("inside_scope", where, field, message, f"refer to {home!r}, or return it from the body")
         else:
             hint = choices(name, scope.nodes, "nodes")
@@ -246,7 +246,7 @@ class _Checker:
         self.add("unknown_param", where, field, f"this is not inside the body of {owner!r}", hint)
 
     def condition(self, expr: Expr, where: str, field: str, scope: _Scope) -> None:
-        """Rules keep no list of a map: a condition may ask for its size only."""
+        """Check a condition: rules do not keep the list of a map, so a condition may read its size only."""
         if not self.has_maps or problem_of(expr):
             return
         for (leaf, keys), wanted in chains_of(expr):
@@ -259,7 +259,7 @@ class _Checker:
                     where,
                     field,
                     f"reads into the list of the map {leaf[1]!r}, of which a condition sees the size only",
-                    "let a node look at the list and return what the condition needs",
+                    "let a node read the list and return what the condition needs",
                 )
 
     def call(self, node: NodeDef, where: str) -> None:
@@ -274,7 +274,7 @@ class _Checker:
             self.add("bad_node", where, "kind", "a call has no body, over, start or until", "is it a map or a loop?")
 
     def compensation(self, node: NodeDef, where: str) -> None:
-        """What undoes a node must be callable with its output and the inputs that the definition names."""
+        """Check that a compensation can be called with the node's output and the inputs that the definition names."""
         for name in node.compensate_inputs:
             if name not in node.args:
                 wrong = f"the compensation takes the input {name!r}, which the node is not given"
@@ -290,7 +290,7 @@ class _Checker:
             missing = [p.name for p in undo.params if p.required and p.name in taken]
             missing = [name for name in missing if name not in node.compensate_inputs]
             if missing:
-                problem = f"it takes {', '.join(missing)}", f"say compensate_inputs={list(taken)}"
+                problem = f"it takes {', '.join(missing)}", f"set compensate_inputs={list(taken)}"
             elif mismatch := compensation_mismatch(undo, undone):
                 problem = mismatch, "annotate it with the type of what it gets"
         if problem is None:
@@ -304,7 +304,7 @@ class _Checker:
         return self.find is None or self.find(name) is not None
 
     def scope_node(self, node: NodeDef, where: str, scope: _Scope) -> set[str]:
-        """A map or a loop: its own fields, then its body, whose references to the outside are its own."""
+        """Check a map or a loop: its own fields, then its body, whose references to the outside are its own."""
         if node.uses or node.compensate:
             wrong = f"a {node.kind} runs its body and has no handler of its own"
             self.add("bad_node", where, "uses", wrong, "put 'uses' and 'compensate' on the nodes of its body")
@@ -314,12 +314,12 @@ class _Checker:
         if node.kind == "map":
             if node.over is None:
                 hint = "refer to a node or an input that is a list, as ['node', 'split']"
-                self.add("bad_node", where, "over", "a map needs the list it goes over", hint)
+                self.add("bad_node", where, "over", "a map needs the list that it runs over", hint)
             if not is_count(node.limit):
                 self.count("bad_limit", where, "limit", node.limit, f"{MAP_LIMIT_DEFAULT} items at once")
         elif node.until is None:
             hint = "give a condition on a node of its body, as ['gt', ['node', 'judge'], 8]"
-            self.add("bad_node", where, "until", "a loop needs to know when it ends", hint)
+            self.add("bad_node", where, "until", "a loop needs a condition that ends it", hint)
         if node.kind == "loop" and not is_count(node.max_visits):
             self.count("bad_max_visits", where, "max_visits", node.max_visits, f"{LOOP_VISITS_MAX:,} rounds")
         if node.body is None:
@@ -344,7 +344,7 @@ class _Checker:
         return outside
 
     def count(self, code: str, where: str, field: str, value: object, default: str) -> None:
-        """Something that should be a whole number above 0."""
+        """Add a problem for a value that should be a whole number above 0."""
         self.add(code, where, field, f"{value!r} is not a whole number above 0", f"leave it out for {default}")
 
     def policies(self, node: NodeDef, where: str) -> None:
@@ -368,7 +368,7 @@ class _Checker:
     # --- order ---
 
     def order(self, needs: dict[str, set[str]], scope: _Scope) -> None:
-        """Kahn; what it does not reach lies on a cycle or behind one."""
+        """Order the nodes (Kahn); those that are not reached are on a cycle or depend on one."""
         reached = kahn(needs)
         if len(reached) == len(needs):
             return
@@ -411,7 +411,7 @@ class _Checker:
         needs = {p.name: {p.after} & phases.keys() if p.after else set() for p in phases.values()}
         for cycle in cycles({n: {a for a in refs if a} for n, refs in needs.items()}):
             message = "phases wait for each other: " + " -> ".join([*cycle, cycle[0]])
-            self.add("phase_cycle", "", "phases", message, "take 'after' from one of them")
+            self.add("phase_cycle", "", "phases", message, "remove 'after' from one of them")
 
     def _collect_homes(self, nodes: Sequence[NodeDef]) -> None:
         stack = [(n, n.id) for n in nodes if n.body is not None]
@@ -426,7 +426,7 @@ class _Checker:
 _RENAME: Final = "give one of them another name"
 _GOOD_NAMES: Final = f"use up to {NAME_LENGTH_MAX} characters, none of them '.', '@', '#' or '~'"
 _EXPRESSIONS: Final = "use a constant, or a list such as ['node', 'a'] or ['gt', ['input', 'n'], 3]"
-_MEND_CYCLE: Final = "mend the cycle first"
+_MEND_CYCLE: Final = "resolve the cycle first"
 
 _SCALARS: Final = frozenset({str, int, float, bool})
 _KEYS: Final = frozenset({str, int})

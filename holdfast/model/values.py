@@ -1,8 +1,8 @@
-"""Values: what goes between bodies and the journal, as JSON bytes.
+"""Values: what bodies and the journal exchange, as JSON bytes.
 
 Owns: encoding by msgspec (dataclasses, Structs, pydantic models, datetimes, decimals, UUIDs, enums, bytes, paths,
-sets), decoding by annotation, JSON Schema of annotations, and saying where in a value something cannot be stored.
-Never: pickles, decides where the bytes are kept.
+sets), decoding by annotation, JSON Schema of annotations, and the place in a value that cannot be stored.
+Never: pickles, decides where the bytes are stored.
 Invariant: what `encode` accepts, `plain` reads; NaN and number keys, which JSON would change silently, are refused.
 """
 
@@ -29,7 +29,7 @@ from holdfast.model.limits import INLINE_LIMIT_BYTES, JSON_DEPTH_MAX
 SET: Final = "x-holdfast-set"
 """Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
 
-# A key that was a number, a bool or not finite before it became text; texts that look alike only cost a second look.
+# A key that was a number, a bool or not finite before it became text; similar texts only cost another check.
 _NUMBER_KEY: Final = re.compile(rb'"(?:-?\d[\d.eE+-]*|true|false|nan|-?inf)":')
 _MISMATCH: Final = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 
@@ -49,8 +49,8 @@ def encode(value: Any, annotation: Any = Any, *, what: str = "value", limit: int
         raise _not_serialisable(value, what, e) from None
     if len(data) > limit:
         raise ValueTooLarge(
-            f"{what} has {len(data):,} bytes as JSON; at most {limit:,} are stored. Return something smaller, or keep "
-            f"the data elsewhere and return where it is"
+            f"{what} has {len(data):,} bytes as JSON; at most {limit:,} are stored. Return something smaller, or store "
+            f"the data elsewhere and return a reference to it"
         )
     if not is_plain:
         _refuse_silent_changes(value, data, annotation, what)
@@ -58,7 +58,7 @@ def encode(value: Any, annotation: Any = Any, *, what: str = "value", limit: int
 
 
 def _refuse_silent_changes(value: Any, data: bytes, annotation: Any, what: str) -> None:
-    """msgspec writes NaN and Infinity as null, and 1 as "1" where it is a key: look where that may have happened."""
+    """Refuse what msgspec would change silently: it writes NaN and Infinity as null, and the key 1 as "1"."""
     if b"null" in data:
         _refuse_non_finite(value, what)
     if _NUMBER_KEY.search(data):
@@ -87,7 +87,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise DuplicateKey(f"the key {json.dumps(twice)} is there twice in one object")
+        raise DuplicateKey(f"the key {json.dumps(twice)} occurs twice in one object")
     return found
 
 
@@ -167,7 +167,7 @@ def _read_raw(part: Any) -> Any:
 
 def _not_serialisable(value: Any, what: str, error: Exception) -> HoldfastError:
     fault = _find_fault(value, what)
-    if fault is None:  # a whole that cannot be stored although each of its parts can
+    if fault is None:  # the whole cannot be stored although each of its parts can
         fault = f"{what}: {type(value)} cannot be stored as JSON ({error})"
     return NotSerialisable(fault)
 
@@ -187,7 +187,7 @@ def _find_fault(value: Any, what: str) -> str | None:
             try:
                 _decode_plain(part)
             except (msgspec.DecodeError, UnicodeDecodeError) as e:
-                return f"{path}: the bytes of a msgspec.Raw are no JSON ({e})"
+                return f"{path}: the bytes of a msgspec.Raw are not JSON ({e})"
             continue
         if id(part) in parents:
             return f"{path}: {type(part)} contains itself"
@@ -273,7 +273,7 @@ _NO_PARTS: Final = frozenset({str, int, bool, type(None), bytes})
 
 
 def _refuse_lost_keys(value: Any, data: bytes, annotation: Any, what: str) -> None:
-    """Refuse keys that are numbers unless decoding by the annotation brings them back."""
+    """Refuse keys that are numbers unless decoding by the annotation restores them."""
     try:
         back = decoder(annotation)(data)
     except HoldfastError:
@@ -340,7 +340,7 @@ def _reader(annotation: Any) -> Callable[[bytes | str], Any]:
 
 
 def _union_reader(annotation: Any, readers: list[Callable[[bytes | str], Any]]) -> Callable[[bytes | str], Any]:
-    """msgspec refuses some unions (two dataclasses, a path or text): take the first member that fits."""
+    """Decode a union that msgspec refuses (two dataclasses, a path or text) as the first member that fits."""
 
     def read(data: bytes | str) -> Any:
         for reader in readers:
@@ -348,13 +348,13 @@ def _union_reader(annotation: Any, readers: list[Callable[[bytes | str], Any]]) 
                 return reader(data)
             except msgspec.ValidationError:
                 continue
-        raise msgspec.ValidationError(f"Expected `{_name(annotation)}`, and the value fits none of them")
+        raise msgspec.ValidationError(f"Expected `{_name(annotation)}`, but the value fits none of its members")
 
     return read
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
-    """The members of `A | B`; the annotation alone when it is no union."""
+    """The members of `A | B`; the annotation alone if it is not a union."""
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = annotation.__origin__
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -380,7 +380,7 @@ def _decode_hook(kind: Any, value: Any) -> Any:
 
 
 def _explain(message: str) -> str:
-    """`items[0].qty: expected int, got str` from msgspec's words."""
+    """`items[0].qty: expected int, got str`, from msgspec's message."""
     found = _MISMATCH.fullmatch(message)
     if found is None:
         return message
@@ -430,7 +430,7 @@ def _schema_hook(kind: Any) -> dict[str, Any]:
 
 
 def _schema_default(value: Any) -> Any:
-    """Defaults inside schemas may be anything that can be stored; others are left out as null."""
+    """Encode a default inside a schema; one that cannot be stored becomes null."""
     if isinstance(value, enum.Enum):
         return value.value
     try:

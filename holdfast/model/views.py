@@ -27,7 +27,7 @@ class EventView(msgspec.Struct, frozen=True):
     data: dict[str, Any]
     visit: int = 1
     unknown: bool = False
-    """A newer Holdfast wrote it: its type, or one of its fields, is not known here."""
+    """A newer Holdfast wrote it: this version does not know its type, or one of its fields."""
 
     def as_json(self) -> dict[str, Any]:
         shown = {
@@ -47,7 +47,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a run waits for."""
 
     wait_id: str
-    """Empty for a run that no engine may touch: that is on hold, and its journal knows nothing of it."""
+    """Empty for a run that is on hold without an event: its journal does not record the hold."""
     kind: str
     """`input`, `timer`, `signal`, `basket`, `pause`, `child`, `retry` (of a step) or `hold`."""
     run_id: str
@@ -82,22 +82,22 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wait_words(wait: Wait) -> str:
-    """What a run does that waits for this, behind its name: `waits for an answer: Ship this order?`"""
+    """What a run waits for, as text behind its name: `waits for an answer: Ship this order?`"""
     match wait.kind:
         case "input":
             return f"waits for an answer: {wait.question}"
         case "signal":
             return f"waits for the signal {wait.name!r}"
         case "basket":
-            return f"lies in the basket {wait.basket!r}" + (f": {wait.error['message']}" if wait.error else "")
+            return f"waits in the basket {wait.basket!r}" + (f": {wait.error['message']}" if wait.error else "")
         case "pause":
             return f"is {wait.question}"
     return f"is on hold: {wait.question}"
 
 
 def wait_ended_by(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:
-    """The verb that ends a wait, with its arguments; nothing when it ends by itself. `alone`: the run waits for
-    nothing else, so its id is enough."""
+    """The verb that ends a wait, with its arguments; empty if it ends by itself. `alone`: the run has no other wait, so
+    its id is enough."""
     match wait.kind:
         case "input":
             return ("respond", wait.wait_id)
@@ -119,7 +119,7 @@ _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
 def when(micros: int) -> datetime:
-    """The instant; the first or the last that can be shown, of one that lies beyond them."""
+    """The instant; one that cannot be shown becomes the first or the last that can."""
     try:
         return _EPOCH + timedelta(microseconds=micros)
     except OverflowError:

@@ -1,9 +1,9 @@
-"""Violations: what the doctor found, as a sentence that a person understands.
+"""Violations: what the doctor found, as a sentence for a person.
 
-Owns: the shape of a finding and of a report, the codes, and the words in which repairs are proposed.
-Never: looks for anything (audit.py, survey.py) or repairs anything (repairs.py).
+Owns: the shape of a finding and of a report, the codes, and the text of the proposed repairs.
+Never: searches for anything (audit.py, survey.py) or repairs anything (repairs.py).
 
-A code is the number of an invariant; docs/reliability.md lists them with the checks that look after them.
+A code is the number of an invariant; docs/reliability.md lists them with their checks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Repair(Enum):
     HOLD = "hold"
     """The journal itself is damaged: nothing may be appended to it."""
     REMOVE = "remove"
-    """Rows that belong to nobody."""
+    """Rows that belong to no run."""
     FREE = "free"
     """A lease whose engine is gone."""
     CLOSE = "close"
-    """Messages that nobody will ever read."""
+    """Messages that no engine will ever read."""
     DELIVER = "deliver"
-    """What would wake the run has happened, and it was not told."""
+    """The event that the run waits for has happened, and the run was not notified."""
     RECOVER = "recover"
-    """Rows and journal agree on a state that has no future: cut it back to the last stable event."""
+    """Rows and journal agree on a state from which the run cannot continue: cut it back to the last stable event."""
     RESUME = "resume"
-    """Everything is in order, but nobody drives the run."""
+    """Everything is consistent, but no engine drives the run."""
     BY_HAND = "by hand"
     """A person has to decide."""
 
@@ -78,7 +78,7 @@ def violation(
     repair: str = "",
     detail: Any = None,
 ) -> Violation:
-    """A violation with its repair in words: `repair`, else what is always said about such means."""
+    """A violation with its repair as text: `repair`, else the usual text for these means."""
     return Violation(
         code=code,
         run_id=run_id,
@@ -94,15 +94,15 @@ def violation(
 
 
 class Report(msgspec.Struct):
-    """What a check came to."""
+    """The result of a check."""
 
     checked: int = 0
-    """Runs that were looked at."""
+    """Runs that were checked."""
     events: int = 0
     """Events that were folded; 0 without `deep`."""
     violations: list[Violation] = []
     warnings: list[Violation] = []
-    """What may be in order: an engine that lives and is slow to renew its lease."""
+    """What may be harmless: a live engine that is slow to renew its lease."""
     repaired: list[str] = []
     """What `--repair` did, and what it did not do and why."""
 
@@ -134,10 +134,10 @@ def words_for(means: Repair, run_id: str | None) -> str:
         case Repair.CLOSE:
             return f"refuse the message, as the run has ended: holdfast doctor {run} --repair"
         case Repair.DELIVER:
-            return f"tell the run what happened: holdfast doctor {run} --repair"
+            return f"notify the run: holdfast doctor {run} --repair"
         case Repair.RECOVER:
-            return f"go on from the last stable event: holdfast doctor {run} --repair, or holdfast resume {run}"
+            return f"continue from the last stable event: holdfast doctor {run} --repair, or holdfast resume {run}"
         case Repair.RESUME:
-            return f"go on with the run: holdfast resume {run}"
+            return f"resume the run: holdfast resume {run}"
         case Repair.BY_HAND:
             return "restore the run from a backup"

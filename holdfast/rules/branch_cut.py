@@ -1,9 +1,9 @@
-"""Cutting: where a new line of history leaves the old one.
+"""Branch cut: where a new branch leaves the old one.
 
 Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused.
 Never: writes an event (branch_opening.py), previews the result (previews.py), reads the journal: it is passed in,
 folded.
-Invariants: what was completed and is not downstream of something dropped stays completed, whenever it completed.
+Invariants: what has completed and is not downstream of something dropped stays completed, whenever it completed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LISTED = 20
 
 
 def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
-    """Where a request cuts a line of history, of which `head` is the fold, and what it drops. `plan` is the version
-    that the branch will run under. Raises Refusal when the request makes no sense for this run."""
+    """Where a request cuts a lineage, of which `head` is the fold, and what it drops. `plan` is the version that the
+    branch will run under. Raises Refusal if the request does not apply to this run."""
     match kind:
         case "retry":
             opening = _retry(asked.target, line, head)
@@ -82,11 +82,11 @@ def _fork(asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) ->
     if not _has_begun(found, head):
         raise Refusal(
             "not_begun",
-            f"{target} has not begun on this line of history: fork at its end (say no place), or jump to {target}",
+            f"{target} has not begun on this branch: fork at its end (name no place), or jump to {target}",
         )
     opening = _back("fork", found, line, head)
     if found[0] in head.fold.entered and _is_conditional(found[0], plan):
-        opening.enter = found[0]  # its condition is as false as it was when the run was led to it
+        opening.enter = found[0]  # its condition is still false, as it was when the run entered it
     return opening
 
 
@@ -95,10 +95,10 @@ def _is_conditional(node: str, plan: Plan) -> bool:
 
 
 def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
-    """Behind one event. Bodies that were at work then run again, whatever became of them later."""
+    """Cut after one event. Bodies that were running then run again, however they ended later."""
     index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
     if index is None:
-        raise Refusal("unknown_event", f"event {seq} is not on this line of history; `holdfast events` lists it")
+        raise Refusal("unknown_event", f"event {seq} is not on this branch; `holdfast events` lists its events")
     index, base = cut_boundaries.whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
     if base.fold.closing:
         raise Refusal(
@@ -114,14 +114,14 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
 
 def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
     if not isinstance(target, str):
-        raise Refusal("no_target", "say which node to jump to")
+        raise Refusal("no_target", "name the node to jump to")
     found = find(target, head, plan)
     _refuse_undo(found, head)
     node, path, _ = found
     if _has_begun(found, head):
         opening = _back("jump", found, line, head)
         skipped = any(ns.instance == found and ns.status is NodeStatus.SKIPPED for ns in head.changed)
-        if skipped or _is_conditional(node, plan):  # it was named, so it runs, whatever its condition says
+        if skipped or _is_conditional(node, plan):  # it was named, so it runs, whatever its condition is
             opening.enter = node if len(scopes_around(plan, path)) == 1 else ""
         return opening
     if node not in plan.root.nodes or path != plan.root.nodes[node].path("."):
@@ -130,7 +130,7 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
 
 
 def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
-    """Whatever the target waits for and that is not there is passed over; everything else goes on."""
+    """Skip everything that the target waits for and that has not completed; everything else continues."""
     _refuse_undone(head)
     there = {ns.node: ns for ns in head.nodes.values() if ns.scope.owner is None}
     given = {parse_instance(text)[0] for text in edits.outputs}
@@ -160,8 +160,8 @@ def _upstream(plan: Plan, node: str) -> list[str]:
 
 
 def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState) -> Opening:
-    """Drop the target and everything downstream of it, and what was undone meanwhile; the rest stays completed, and
-    what failed or was cancelled elsewhere tries again."""
+    """Drop the target and everything downstream of it, and what was undone; the rest stays completed, and what failed
+    or was cancelled elsewhere runs again."""
     opening = _cut(kind, instance_text(*target), line, end_of(line))
     undone = [_undone_instance(ns) for ns in head.changed if is_undo(ns.node)]
     opening.dropped = (opening.target, *undone)
@@ -170,7 +170,7 @@ def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState)
 
 
 def _undone_instance(ns: NodeState) -> str:
-    """What has to run again because a compensation has run: its node, or the body whose step it undid."""
+    """What must run again because its compensation has run: the node, or the body whose step was undone."""
     if undoes_step(ns.path):
         return instance_text(*body_of(ns.path), ns.visit)
     return instance_text(undone_by(ns.node), ns.path, ns.visit)
@@ -219,12 +219,12 @@ def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) ->
 
 
 def _to_resume(head: RunState, wanted: Instance | None = None) -> str:
-    """What failed into a basket is not retried but resumed."""
+    """A hint that what failed into a basket is resumed, not retried."""
     for wait in head.waits.values():
         of_it = wanted is None or (wait.node, wait.path, wait.visit) == wanted
         if of_it and wait.kind == "basket" and wait.about["mode"] == "error":
             where = instance_text(wait.node, wait.path, wait.visit)
-            return f" for good: {where} lies in the basket {wait.basket!r}; resume {wait.wait_id}, and it runs again"
+            return f" for good: {where} waits in the basket {wait.basket!r}; resume {wait.wait_id} to run it again"
     return ""
 
 
@@ -238,7 +238,7 @@ def _is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
 
 
 def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
-    """Instances that failed for good and that the run could not get over."""
+    """Instances that failed for good and because of which the run cannot complete."""
     status = {ns.instance: ns.status for ns in head.changed}
     found: dict[Instance, None] = {}
     for entry in line:
@@ -262,7 +262,7 @@ def _retry_undos(wanted: Sequence[Instance], line: Sequence[ev.Entry], head: Run
     opening = _cut("retry", ", ".join(map(_shown, wanted)), line, end_of(line))
     visits = Counter((ns.node, ns.path) for ns in head.changed if is_undo(ns.node))
     opening.reopened = tuple(_shown(key) for key in wanted if visits[key[:2]] == 1)
-    # of several visits a state holds the one that was undone last: another one begins from its start
+    # of several visits the state holds the one that was undone last: any other begins from its start
     opening.dropped = tuple(_shown(key) for key in wanted if visits[key[:2]] > 1)
     return opening
 
@@ -272,15 +272,15 @@ def _failed_undos(head: RunState) -> list[Instance]:
 
 
 def _refuse_undo(found: Instance, head: RunState) -> None:
-    """A compensation undoes a node when its run ends: it is no place to go on from."""
+    """Refuse a compensation as a place to continue from: it undoes a node when its run ends."""
     if is_undo(found[0]):
         of_step = undoes_step(found[1])
         node = _shown((*body_of(found[1]), found[2])) if of_step else undone_by(found[0])
         way = f"retry {_shown(found)} to repeat it alone, or " if found in _failed_undos(head) else ""
         raise Refusal(
             "compensation",
-            f"{_shown(found)} is the compensation of {'a step of ' if of_step else ''}{node}, and a run cannot go on "
-            f"from there: {way}fork at {node} to do {node} and what follows again, under new idempotency keys",
+            f"{_shown(found)} is the compensation of {'a step of ' if of_step else ''}{node}, and a run cannot "
+            f"continue from there: {way}fork at {node} to do {node} and what follows again, under new idempotency keys",
         )
 
 
@@ -295,11 +295,11 @@ def _refuse_undone(head: RunState) -> None:
         )
 
 
-# --- what goes on ------------------------------------------------------------------------------------------------
+# --- what runs again ------------------------------------------------------------------------------------------------
 
 
 def _reopen(opening: Opening, found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> None:
-    """What failed and what was cancelled because of it goes on; what was skipped because of it is decided anew."""
+    """Reopen what failed and what was cancelled because of it; drop what was skipped because of it."""
     skipped = [instance_text(*key) for key in _skipped_because_of(found, line, head.plan)]
     opening.dropped = tuple(dict.fromkeys((*opening.dropped, *skipped)))
     gone = Dropped(head.plan, [parse_instance(text) for text in opening.dropped], line)
@@ -308,16 +308,15 @@ def _reopen(opening: Opening, found: Sequence[Instance], line: Sequence[ev.Entry
 
 
 def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
-    """Instances that were stopped, but for those inside a map or loop that stays as it ended, and those that a ticket
-    has put aside. One that lay in a basket lies there again, also when it was counted as completed: nobody has resumed
-    it."""
-    taken_out = _taken_out_of_baskets(line)
+    """Instances that were cancelled, except those inside a map or loop that stays as it ended, and those that a ticket
+    cancelled. One that had pended pends again, also if it was counted as completed: it was not resumed."""
+    pended = _pended_when_cancelled(line)
     reasons = {(e.node, e.path, e.visit): e.event.reason for e in line if type(e.event) is ev.NodeCancelled}
     status = {ns.instance: ns.status for ns in head.changed}
     alive = dict.fromkeys(found)
     for ns in sorted(head.changed, key=lambda ns: depth(ns.path)):  # maps and loops before what is in them
         key = ns.instance
-        was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in taken_out)
+        was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in pended)
         if not was_stopped or is_undo(ns.node) or reasons.get(key) == body_reports.TICKET:
             continue
         if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
@@ -325,8 +324,8 @@ def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunSta
     return list(alive)[len(found) :]
 
 
-def _taken_out_of_baskets(line: Sequence[ev.Entry]) -> set[Instance]:
-    """Nodes whose bodies had ended well and that lay in a basket when everything was stopped."""
+def _pended_when_cancelled(line: Sequence[ev.Entry]) -> set[Instance]:
+    """Nodes whose bodies had completed and that were in a basket when everything was cancelled."""
     how: dict[Instance, str] = {}
     found: set[Instance] = set()
     for entry in line:
@@ -339,7 +338,7 @@ def _taken_out_of_baskets(line: Sequence[ev.Entry]) -> set[Instance]:
 
 
 def _owners(plan: Plan, key: Instance) -> Iterable[Instance]:
-    """The maps and loops around an instance; what lies in them has their visit."""
+    """The maps and loops around an instance; what is inside them has their visit."""
     around = scopes_around(plan, key[1])
     for (_, _, owner, _), (_, outer_path, _, _) in zip(around[1:], around, strict=False):
         assert owner is not None
@@ -374,8 +373,8 @@ def _place(plan: Plan, path: str, name: str) -> tuple[str, str] | None:
 
 
 def _not_kept(head: RunState, plan: Plan) -> list[str]:
-    """Top-level nodes that another version does not take over: gone, with another handler, or behind such a one. A map
-    or loop is taken over when its body is the same."""
+    """Top-level nodes that another version does not inherit: removed, with another handler, or downstream of such a
+    node. A map or loop is inherited if its body is the same."""
     kept: set[str] = set()
     for name, node in plan.root.nodes.items():
         before = head.plan.root.nodes.get(name)
@@ -397,15 +396,15 @@ def _not_kept(head: RunState, plan: Plan) -> list[str]:
 
 
 def check_answers(edits: Edits, kept: Sequence[ev.Entry]) -> None:
-    """An answer that is edited must have a question: one that is open on the branch, or that is asked again there."""
+    """Check that each edited answer has a question: one that is open on the branch, or that is asked again there."""
     for entry in kept:
         e = entry.event
         if type(e) is ev.WaitClosed and e.wait_id in edits.answers and e.outcome != "superseded":
             node = instance_text(entry.node or "", entry.path or ".", entry.visit)
             raise Refusal(
                 "answered",
-                f"{e.wait_id} has ended on the part of the history that is kept (event {entry.seq}: {e.outcome}), and "
-                f"is not asked again: fork at {node}, or at an event before that",
+                f"{e.wait_id} has ended before the cut (event {entry.seq}: {e.outcome}), and is not asked "
+                f"again: fork at {node}, or at an event before that",
             )
 
 
@@ -413,8 +412,7 @@ def check_answers(edits: Edits, kept: Sequence[ev.Entry]) -> None:
 
 
 def end_of(line: Sequence[ev.Entry]) -> int:
-    """The index of the event to cut behind: the last one before the end of the run or before the branch was left, or
-    the last one there is."""
+    """The index of the event to cut after: the last one before the end of the run or of the branch, or the last one."""
     last = len(line) - 1
     for i in range(last, -1, -1):
         if isinstance(line[i].event, TERMINAL):
@@ -429,7 +427,7 @@ def end_of(line: Sequence[ev.Entry]) -> int:
 
 
 def _leaves(e: ev.Event) -> bool:
-    """Whether an event closes what the next branch did not take over."""
+    """Whether an event closes what the next branch did not inherit."""
     return type(e) is ev.TimerCancelled or (type(e) is ev.WaitClosed and e.outcome == "superseded")
 
 
@@ -439,12 +437,12 @@ def _cut(kind: str, target: str, line: Sequence[ev.Entry], index: int) -> Openin
 
 
 def find(text: str, head: RunState, plan: Plan) -> Instance:
-    """The instance that a text means. A bare name is the top-level node of that name, else the one instance of it that
-    there is; if there are several, they are listed."""
+    """The instance that a text names. A bare name is the top-level node of that name, else its only instance; if there
+    are several, the refusal lists them."""
     node, path, visit = parse_instance(text)
     if "@" in text or "#" in text:
         if not _has_begun((node, path, visit), head):
-            raise Refusal("unknown_instance", f"{text} has not begun on this line of history")
+            raise Refusal("unknown_instance", f"{text} has not begun on this branch")
         return node, path, visit
     found = [ns.instance for ns in head.changed if ns.node == node]
     found = [key for key in found if len(scopes_around(plan, key[1])) == 1] or found

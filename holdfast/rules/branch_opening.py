@@ -1,13 +1,12 @@
-"""Branches: how a line of history is left, and how the next one begins.
+"""Branch opening: the commit that leaves one branch of a run and opens the next.
 
-Owns: what a request for another branch says, what it comes to, and the events of the one commit that leaves a branch
-and opens another.
-Never: chooses where it is cut (branch_cut.py), reads the journal (the engine hands over the state at the cut), starts
-bodies: whoever takes the run over next does what follows, as after a crash.
-Invariants: what was completed and is not dropped never runs again. Nothing is deleted from the journal.
-Waits: one that is on both sides of the request as it was, with its timers, goes on under its id. Any other is
-superseded: a body that asked asks again, and a node that lies in a basket, or that a person is to judge, does so under
-a new id. An operator's pause ends with the request.
+Owns: the payload of a request for another branch, the plan that it leads to (`Opening`), and the events of that commit.
+Never: chooses where it is cut (branch_cut.py), reads the journal (the engine passes in the state at the cut), starts
+bodies: the next owner does what follows, as after a crash.
+Invariants: what has completed and is not dropped never runs again. Nothing is deleted from the journal.
+Waits: one that is unchanged on both branches, with its timers, stays open under its id. Any other is superseded: a body
+that asked asks again; a node in a basket, or one of which a person is asked whether it was done, waits under a new id.
+An operator's pause ends with the request.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ REQUESTS = {"fork": ev.ForkRequested, "jump": ev.JumpRequested, "retry": ev.Retr
 
 
 class AnswerEdit(msgspec.Struct, omit_defaults=True):
-    """The answer to a question of the line of history that is left."""
+    """The answer to a question of the branch that is left."""
 
     value: msgspec.Raw
     node: str
@@ -42,7 +41,7 @@ class AnswerEdit(msgspec.Struct, omit_defaults=True):
 
 
 class Edits(msgspec.Struct, omit_defaults=True):
-    """What is different on the new branch: whole values, checked by whoever asked, each with what rules read of it."""
+    """What is different on the new branch: whole values, checked by the sender, each with what rules read of it."""
 
     input: dict[str, msgspec.Raw] = {}
     """All inputs by name; empty: as they were."""
@@ -57,12 +56,12 @@ class Edits(msgspec.Struct, omit_defaults=True):
 
 
 class Asked(msgspec.Struct, omit_defaults=True):
-    """A request to go on from elsewhere: the payload of `fork`, `jump` and `retry`."""
+    """A request to continue from elsewhere: the payload of `fork`, `jump` and `retry`."""
 
     target: str | int | None = None
     """An instance, a seq (fork), or `start`; None: the end (fork), whatever failed (retry)."""
     branch: int | None = None
-    """Which line of history it means; None: the current one."""
+    """The branch that it is about; None: the current one."""
     edits: Edits = msgspec.field(default_factory=Edits)
     keys: str = "renew"
     """`renew` or `inherit`: whether effects that repeat get new idempotency keys (a retry always inherits)."""
@@ -72,7 +71,7 @@ class Asked(msgspec.Struct, omit_defaults=True):
 
 
 class Opening(msgspec.Struct):
-    """What a request comes to."""
+    """The plan that a request leads to."""
 
     parent: int
     cutoff_seq: int
@@ -81,16 +80,16 @@ class Opening(msgspec.Struct):
     dropped: tuple[str, ...] = ()
     reopened: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    """Nodes that a jump forward passes over."""
+    """Nodes that a jump forward skips."""
     enter: str = ""
-    """The top-level node that is entered, whatever its condition says."""
+    """The top-level node that is entered, whatever its condition is."""
     reruns_all: bool = False
-    """Bodies that were running at the cut run again, whatever their `on_crash` says: somebody wants them to."""
+    """Bodies that were running at the cut run again, whatever their `on_crash` is: the operator asks for it."""
     accepts_change: bool = False
     """Bodies that have begun may make other calls than they remember."""
 
-    def leave_out(self, dropped: list[str], reopened: list[str]) -> None:
-        """What the line of history that is left had left out already stays out."""
+    def inherit_omissions(self, dropped: list[str], reopened: list[str]) -> None:
+        """Also omit what the branch that is left had dropped and reopened."""
         self.dropped = tuple(dict.fromkeys((*dropped, *self.dropped)))
         self.reopened = tuple(t for t in dict.fromkeys((*reopened, *self.reopened)) if t not in self.dropped)
 
@@ -113,7 +112,7 @@ class Preview(msgspec.Struct, omit_defaults=True):
     same_keys: bool = False
     """Whether they happen again under the idempotency keys that they had."""
     skipped: list[str] = []
-    """Nodes that a jump forward passes over, and those that will be skipped as far as that can be said now."""
+    """Nodes that a jump forward skips, and those that will be skipped as far as is known now."""
     given: list[str] = []
     """Instances that do not run, because the edits bring their outputs."""
     answered: list[str] = []
@@ -126,11 +125,11 @@ class Preview(msgspec.Struct, omit_defaults=True):
 
 
 def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
-    """The last events of the old branch: what the new one does not take over is closed as superseded. With the same
-    keys whoever runs again asks for the same children, so those go on."""
+    """Write the last events of the old branch: what the new one does not inherit is closed as superseded. With the same
+    keys a body that runs again asks for the same children, so those are not cancelled."""
     state = d.state
     for wait in list(state.waits.values()):
-        if wait.kind == "pause" or not _goes_on(wait, state, base):
+        if wait.kind == "pause" or not _stays_open(wait, state, base):
             ns = state.nodes.get((wait.node, wait.path))
             scopes.close_unanswered(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
     for timer, due_at in list(state.timers.items()):
@@ -139,8 +138,8 @@ def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
     d.emit(request)
 
 
-def _goes_on(wait: WaitState, here: RunState, there: RunState) -> bool:
-    """Whether a wait is the same on two sides: nobody has ended it or handed it on, and no reminder has come."""
+def _stays_open(wait: WaitState, here: RunState, there: RunState) -> bool:
+    """Whether a wait is the same on both branches: not ended, not reassigned, and without another reminder."""
     if there.waits.get(wait.wait_id) != wait:
         return False
     timers = {*timers_of(here, wait), *timers_of(there, wait)}
@@ -150,8 +149,8 @@ def _goes_on(wait: WaitState, here: RunState, there: RunState) -> bool:
 def begin(
     d: Draft, base: RunState, opening: Opening, branch: Branch, edits: Edits, created: ev.RunCreated | None = None
 ) -> None:
-    """The first events of the new branch (of a new run, with `created`). The run is left for whoever takes it over,
-    with nothing running."""
+    """Write the first events of the new branch (of a new run, with `created`). Nothing runs until an engine claims the
+    run."""
     before, phases = d.state, dict(base.fold.phases)
     d.switch_branch(base, branch.branch)
     if created is not None:
@@ -194,11 +193,11 @@ def begin(
 
 
 def _supersede(d: Draft, before: RunState) -> dict[str, str]:
-    """Close the waits that do not go on; those that a person ends and no body asks for again, as a new one: old id to
-    new one."""
+    """Close the waits that do not stay open. Those that a person ends and no body asks for again are opened as new
+    ones; old id to new id."""
     asked_again: dict[str, str] = {}
     for wait in list(d.state.waits.values()):
-        if _goes_on(wait, d.state, before):
+        if _stays_open(wait, d.state, before):
             continue
         ns = d.state.nodes.get((wait.node, wait.path))
         d.emit(ev.WaitClosed(wait.wait_id, "superseded"), ns)
@@ -212,11 +211,11 @@ def _supersede(d: Draft, before: RunState) -> dict[str, str]:
 
 
 def _answer(d: Draft, edits: Edits, asked_again: dict[str, str], actor: str) -> None:
-    """Bring the answers that were edited: to questions that are open, and for those that bodies will ask again."""
+    """Record the edited answers: for questions that are open, and for those that bodies will ask again."""
     for text, given in edits.answers.items():
         wait = d.state.waits.get(asked_again.get(text, text))
         if wait is None and not given.call:
-            raise Refusal("not_asked", f"{text} asks about an attempt that is not on the new branch: leave it out")
+            raise Refusal("not_asked", f"{text} asks about an attempt that is not on the new branch: omit it")
         d.emit_at(ev.AnswerEdited(text, given.value, actor, given.call), given.node, given.path, given.visit)
         if wait is None:
             continue
@@ -230,7 +229,7 @@ def _answer(d: Draft, edits: Edits, asked_again: dict[str, str], actor: str) -> 
 
 
 def _end_phases(d: Draft, before: dict[str, str]) -> None:
-    """Phases whose last node has settled: the cut lies between the two, or the edits and the jump have settled it."""
+    """Complete phases whose last node has settled: the cut is between the two, or the edits or the jump settled it."""
     unsettled = d.state.scopes["."].unsettled
     for phase, nodes_of_it in d.state.plan.phases.items():
         if before.get(phase) != "completed" and not nodes_of_it & unsettled:
@@ -244,21 +243,21 @@ def _is_wanted(base: RunState, timer: str) -> bool:
 
 
 def _runs_again(ns: NodeState, opening: Opening, reopened: set[tuple[str, str]]) -> bool:
-    if ns.status is NodeStatus.FAILED:  # the cut lies between a failure and the next attempt
+    if ns.status is NodeStatus.FAILED:  # the cut is between a failure and the next attempt
         return ns.node in ns.scope.unsettled
     rerun = opening.reruns_all or ns.key in reopened or ns.plan.definition.on_crash == "rerun"
     return ns.status is NodeStatus.RUNNING and rerun
 
 
 def _enter(d: Draft, node: str) -> None:
-    """A jump forward enters its target whatever its condition says; its data must be there."""
+    """Enter the target of a jump forward, whatever its condition is; its data must be available."""
     plan = d.state.plan.root.nodes[node]
     missing = _missing(d.state, plan)
     if missing:
         shown = ", ".join(f'"{name}": …' for name in missing)
         raise Refusal(
             "no_data",
-            f"{node} needs the output of {' and '.join(missing)}, which the jump passes over: give it as edits, "
+            f"{node} needs the output of {' and '.join(missing)}, which the jump skips: give it as edits, "
             f'{{"outputs": {{{shown}}}}}',
         )
     nodes.enter_node(d, d.state.instance(node, plan.path(".")))
@@ -287,17 +286,18 @@ def _edit(d: Draft, edits: Edits, actor: str) -> None:
 
 
 def _editable(state: RunState, text: str) -> NodeState:
-    """The instance whose output a person gives: one that has completed, was skipped, or will not have to run now."""
+    """The instance whose output a person gives: one that has completed, was skipped, or has not run."""
     node, path, _ = parse_instance(text)
     ns = state.nodes.get((node, path))
     if ns is None and scopes_around(state.plan, path)[-1][2] is None:
         ns = state.instance(node, path)
     if ns is None:
         raise Refusal(
-            "closed", f"the map or loop around {text} has ended, or has not come to it: edit the output of that one"
+            "closed",
+            f"the map or loop around {text} has ended, or has not reached it: edit the output of the map or loop",
         )
     if ns.status is NodeStatus.FAILED:
-        raise Refusal("failed", f"{text} has failed on this line of history: retry it, or fork at it, with this output")
+        raise Refusal("failed", f"{text} has failed on this branch: retry it, or fork at it, with this output")
     if ns.plan.body is not None and not ns.settled and ns.status is not NodeStatus.PENDING:
-        raise Refusal("under_way", f"{text} is under way: fork at it, with this output")
+        raise Refusal("under_way", f"{text} is running: fork at it, with this output")
     return ns

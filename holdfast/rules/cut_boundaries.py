@@ -1,12 +1,11 @@
-"""Seams: where a line of history may be cut in time.
+"""Cut boundaries: between which events of a branch it may be cut.
 
-Owns: what is said in several events and means nothing in part, so that a cut moves behind the last of them.
+Owns: which events of one commit belong together, so that a cut moves after the last of them.
 Never: chooses what is dropped (branch_cut.py).
 
-What one commit says in several events is not cut in two where nobody could say the rest again: the end of a round and
-the end of its loop, a failure and that of the maps and loops around it, an end and its ticket, a wait and the timer
-that ends it, a node and the basket or question that it ended in, what a person lets go on and how it goes on, a signal
-and who received it.
+Never cut between events of one commit if the second half could not be derived again: the end of a round and the end of
+its loop, a failure and that of the maps and loops around it, an end and its ticket, a wait and the timer that ends it,
+a node and the basket or question that it ended in, a resume and what its node does next, a signal and its receipt.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from holdfast.model.state import Key, NodeState, RunState
 from holdfast.model.statuses import NodeStatus
 from holdfast.rules.questions import DEADLINE
 
-_GOES_ON = (ev.NodeScheduled, ev.NodeCompleted, ev.NodeFailed)
+_NEXT = (ev.NodeScheduled, ev.NodeCompleted, ev.NodeFailed)
 _ON_THE_WAY = (ev.NodeResumed, ev.TicketRaised)
-"""What stands between the end of a wait and what its instance does next."""
+"""Events between the end of a wait and what its instance does next."""
 
 
 def whole(plan: Plan, run_no: int, run_id: str, line: Sequence[ev.Entry], index: int) -> tuple[int, RunState]:
-    """The event to cut behind in order to keep the event at `index`, and what the line comes to there."""
+    """The index of the event to cut after in order to keep the event at `index`, and the state there."""
     while True:
         base = fold(plan, run_no, run_id, line[: index + 1])
         last = max([index, *_unfinished(line, index, base)])
         if last == index:
             return index, base
-        index = last  # what is completed by one event may be what another one began
+        index = last  # the last event may itself be followed by events that belong to it
 
 
 def _unfinished(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
@@ -55,8 +54,8 @@ def _ends_of_loops(line: Sequence[ev.Entry], index: int, base: RunState) -> Iter
         between = ns.counters is not None and len(ns.counters.done) == ns.counters.opened
         if ns.plan.definition.kind == "loop" and ns.status is NodeStatus.RUNNING and between:
             inside = paths_inside(ns.node, ns.path)
-            said = (e for e in line[index + 1 :] if (e.path or "").startswith(inside) or (e.node, e.path) == ns.key)
-            following = next(said, None)
+            about = (e for e in line[index + 1 :] if (e.path or "").startswith(inside) or (e.node, e.path) == ns.key)
+            following = next(about, None)
             if following is not None and following.node == ns.node:  # its end, not another round
                 yield from _next(line, index, ns, (ev.NodeCompleted, ev.NodeFailed))
 
@@ -83,7 +82,7 @@ def _is_around(owner: ev.Entry, inside: ev.Entry) -> bool:
 
 
 def _into_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
-    """A failure, the basket that it leads to, and that its node lies there; a body that was cut off, and the question
+    """A failure, the basket that it leads to, and the suspension of its node; a body that was cut off, and the question
     whether it was done."""
     for ns in base.nodes.values():
         if ns.status is NodeStatus.FAILED and ns.node in ns.scope.unsettled:
@@ -97,7 +96,7 @@ def _into_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Itera
 
 
 def _out_of_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Iterable[int]:
-    """Somebody let a node go on whose body had ended: then it has completed, or it is scheduled again."""
+    """A resume of a node whose body had ended, and its completion or its next attempt."""
     bodies = {ns.key: ns for ns in base.nodes.values() if ns.status in (NodeStatus.SUSPENDED, NodeStatus.RUNNING)}
     opened = {e.event.wait_id: e.event for e in line[: index + 1] if type(e.event) is ev.WaitOpened}
     for i in range(index, -1, -1):
@@ -110,11 +109,11 @@ def _out_of_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Ite
         del bodies[ns.key]  # the last thing that happened to it
         e = entry.event
         if type(e) is ev.WaitClosed and e.outcome not in ev.UNANSWERED and not opened[e.wait_id].call:
-            yield from _next(line, index, ns, _GOES_ON)
+            yield from _next(line, index, ns, _NEXT)
 
 
 def _received(line: Sequence[ev.Entry], index: int) -> Iterable[int]:
-    """A signal that ended a wait has been consumed by it."""
+    """The end of a wait by a signal, and the receipt of that signal."""
     ended: Counter[Key] = Counter()
     for entry in line[: index + 1]:
         match entry.event:

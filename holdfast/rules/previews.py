@@ -1,6 +1,6 @@
-"""Previews: what opening a branch would come to, before it is opened.
+"""Previews: the effect of opening a branch, before it is opened.
 
-Owns: which instances a request would reuse, run again and pass over.
+Owns: which instances a request would reuse, run again and skip.
 Never: chooses where it cuts (branch_cut.py), changes anything.
 """
 
@@ -29,8 +29,8 @@ def preview(
     begun: RunState,
     plan: Plan,
 ) -> Preview:
-    """What opening this branch would reuse, run again and skip. `head` is what the line of history that is left came
-    to, `begun` what the branch begins with."""
+    """What opening this branch would reuse, run again and skip. `head` is the last state of the branch that is left,
+    `begun` the first state of the new one."""
     base = fold(plan, head.run_no, head.run_id, inherited(line, branch, plan))
     at_cut = {ns.instance: ns for ns in base.changed}
     shown = Preview(branch.branch, opening.parent, opening.cutoff_seq, branch.key_epoch)
@@ -60,8 +60,8 @@ def preview(
 
 
 def _foreseen(begun: RunState) -> tuple[set[str], list[str]]:
-    """Top-level nodes that are not decided yet and will run if all goes well, and those that will be skipped: as far as
-    conditions read only what is settled."""
+    """Top-level nodes that are pending and will run if nothing fails, and those that will be skipped, as far as their
+    conditions read only what has settled."""
     root = begun.scopes["."]
     there = {ns.node: ns for ns in begun.nodes.values() if ns.scope is root}
     runs: set[str] = set()
@@ -85,7 +85,7 @@ def _foreseen(begun: RunState) -> tuple[set[str], list[str]]:
 
 
 def _wanted(begun: RunState, plan: NodePlan, there: Mapping[str, NodeState]) -> bool | None:
-    """What a condition says; None: nobody can tell yet."""
+    """Whether a node's condition is true; None: not known yet."""
     root = begun.scopes["."]
     when = condition_left(root.plan, plan, begun.fold.entered)
     if any(name not in there or not there[name].settled for name in nodes_of(when)):

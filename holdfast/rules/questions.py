@@ -218,7 +218,7 @@ def answer_crash_question(d: Draft, wait: WaitState, value: bytes, actor: str) -
     except HoldfastError as e:
         raise Refusal("invalid_answer", e.message) from None
     if given.done and output == b"null" and not _may_be_null(wait.about["schema"]):
-        raise Refusal("invalid_answer", f"{ns.node} has a result: say which, as `output`")
+        raise Refusal("invalid_answer", f"{ns.node} has a result: give it as `output`")
     d.emit(ev.WaitClosed(wait.wait_id, "answered", msgspec.Raw(value), actor), ns)
     waits.wake_run(d, wait.kind)
     if given.done:

@@ -1,10 +1,10 @@
-"""The catalogue: states in which a run's rows and its journal tell different stories, and where each is cut.
+"""Recovery cases: states in which a run's rows and its journal do not agree, and where each is cut.
 
-Owns: telling the cases A1 to E2 apart, and for each the last stable event, from which the run goes on.
+Owns: distinguishing the cases A1 to E2, and for each the last stable event, from which the run continues.
 Never: repairs anything (engine/catalogue.py opens the branch), reads the store.
-Rule: the journal is right. A run that only was interrupted is none of these: it is resumed, and nothing is forked.
+Rule: the journal is right. A run that was only interrupted is none of these cases: it is resumed without a new branch.
 
-| case | the rows say | the journal says | it goes on |
+| case | in the rows | in the journal | it continues |
 |---|---|---|---|
 | A1 | suspended | nothing is waited for | behind the last completion or answer |
 | A2 | running | the run waits | before the node that waits had asked; it is started again and asks again |
@@ -37,7 +37,7 @@ from holdfast.rules.questions import DEADLINE
 
 
 class Finding(msgspec.Struct):
-    """A case of the catalogue, and how the run goes on."""
+    """The case of a run, and how it continues."""
 
     case: str
     what: str
@@ -49,7 +49,7 @@ class Finding(msgspec.Struct):
 
 
 class NothingStable(Exception):
-    """The run never got anywhere: there is no event to go on from."""
+    """The journal has no stable event from which the run could continue."""
 
 
 def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify: bool = False) -> Finding | None:
@@ -66,7 +66,7 @@ def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify
         return _failed(torn, line)
     if status == RunStatus.SUSPENDED:
         if truth.waits or any(timer != RUN_TIMEOUT for timer in truth.timers):
-            return None  # B1, B2: it waits, for as long as it takes
+            return None  # B1, B2: it waits
         if _is_done(truth):
             return _unended("A1", status, line, truth, reverify=False)
         return _stale("A1", "it is shown as waiting, and nothing is waited for", line, truth)
@@ -78,7 +78,7 @@ def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify
 
 
 def _was_recovered(line: Sequence[ev.Entry]) -> bool:
-    """The last completion lies before a branch that recovery opened: what is left to do is to resume."""
+    """Whether the last completion is before a branch that recovery opened: then the run only has to be resumed."""
     for entry in reversed(line):
         if type(entry.event) is ev.NodeCompleted:
             return False
@@ -94,7 +94,7 @@ def _is_done(truth: RunState) -> bool:
 
 
 def _stale(case: str, what: str, line: Sequence[ev.Entry], truth: RunState) -> Finding:
-    """The later of the last completion and the last answer: nobody is asked twice."""
+    """Cut after the later of the last completion and the last answer: no person is asked twice."""
     for i in range(len(line) - 1, -1, -1):
         e = line[i].event
         if type(e) is ev.NodeCompleted:
@@ -108,20 +108,20 @@ def _stale(case: str, what: str, line: Sequence[ev.Entry], truth: RunState) -> F
 
 
 def _needs_more(line: Sequence[ev.Entry], e: ev.WaitClosed) -> bool:
-    """Whether the end of a wait means nothing alone: somebody let a node go on whose body had ended, and it did not (it
-    lies where it lay); a signal was received, and is not consumed (it will come again)."""
+    """Whether the end of a wait is incomplete alone: a node whose body had ended was resumed, and did not continue (it
+    stays in its basket); a signal was received, and is not consumed (it will be delivered again)."""
     if e.outcome == "received":
         return e.actor != DEADLINE
     return any(type(o.event) is ev.WaitOpened and o.event.wait_id == e.wait_id and not o.event.call for o in line)
 
 
 def _asking(line: Sequence[ev.Entry], truth: RunState) -> Finding:
-    """Back to where the node that waits had not asked yet; it is started again, and what it remembers it does not do
-    again. What others completed meanwhile stays. A run that is paused, or whose bodies have all ended, stays as it is:
-    nobody would ask again."""
+    """Cut before the question of the node that waits; it is started again, and remembered calls are not repeated. What
+    other nodes completed meanwhile stays. A run that is paused, or whose bodies have all ended, stays as it is: no body
+    would ask again."""
     asking = [wait for wait in truth.waits.values() if not wait.is_of_ended_body]
     if truth.fold.paused or not asking:
-        return Finding("A2", "it is shown as running, and waits until somebody resumes it", _cut(line[-1]))
+        return Finding("A2", "it is shown as running, and waits until it is resumed", _cut(line[-1]))
     wait = max(asking, key=lambda w: w.since)
     of_node = [i for i, e in enumerate(line) if (e.node, e.path) == (wait.node, wait.path)]
     asked = next(i for i in of_node if getattr(line[i].event, "wait_id", None) in truth.waits)
@@ -171,7 +171,7 @@ def _failed(ns: NodeState, line: Sequence[ev.Entry]) -> Finding:
         return Finding("A4", f"{text} failed and was to be tried again, and nothing followed", _cut(line[-1]))
     if len(line) < 2:
         raise NothingStable
-    found = Finding("A4", f"{text} failed for good, and the run did not hear of it", _cut(line[-2]))
+    found = Finding("A4", f"{text} failed for good, and the run did not follow", _cut(line[-2]))
     found.failed = (ns.node, ns.path, failure.error)
     return found
 
@@ -185,13 +185,13 @@ def _unopened(request: ev.ForkRequested | ev.JumpRequested | ev.RetryRequested, 
 
 
 def other_version(line: Sequence[ev.Entry], version: int) -> Finding:
-    """E2: the run goes on under the version that it began with."""
-    what = f"its version {version} is not in the store; it goes on under the one that it began with"
+    """E2: the run continues under the version that it began with."""
+    what = f"its version {version} is not in the store; it continues under the one that it began with"
     return Finding("E2", what, _cut(line[-1]), ended=_end_of(line[-1]))
 
 
 def _end_of(entry: ev.Entry) -> Any:
-    """The event, if it ended the run: then nothing is left to be done, and above all nothing to be decided anew."""
+    """The event, if it ended the run: then nothing is left to do, and nothing is decided again."""
     return entry.event if isinstance(entry.event, TERMINAL) else None
 
 
@@ -200,7 +200,7 @@ def _cut(entry: ev.Entry) -> Opening:
 
 
 def looks_odd(row_status: str, state: RunState, last_type: str) -> bool:
-    """Whether a run's rows, and the type of its last event, give reason to read its whole journal."""
+    """Whether a run's rows, and the type of its last event, are a reason to read its whole journal."""
     if last_type in {t.__name__ for t in REQUESTS.values()}:
         return True
     if row_status in RUN_TERMINAL:

@@ -1,11 +1,11 @@
-"""Resuming: how a run continues after it was cut off, stopped or paused, or lay in a basket.
+"""Resuming: how a run continues after it was cut off, stopped, paused or pended.
 
 Owns: the first turn after a takeover; what follows when the process of one body dies, or an engine stops a body in an
 orderly way; an operator's pause; which waits a `resume` ends (a pause, a basket, a hold), and the variables it sets.
 Rules of a takeover: nothing completed runs again; a started node is scheduled with attempt + 1 (or follows its
 `on_crash`); a scheduled one keeps its attempt; a body that was stopped in an orderly way runs with the same attempt.
-Rules of a resume: it may name a wait, or the path on which one lies. Without a name it ends the pause; where there is
-none, all holds and the basket of the pend path: the deepest path that lies in one, the oldest of several.
+Rules of a resume: it may name a wait, or its path. Without a name it ends the pause; where there is
+none, all holds and the basket of the pend path: the deepest path with a basket, the oldest of several.
 While a run is paused nothing new starts: no node, no further attempt, no item or round. Running bodies finish their
 node or are evicted at their next call on ctx; what waits stays suspended, also when its answer comes.
 """
@@ -205,7 +205,7 @@ def _choose(d: Draft, c: cmd.Message, asked: Resume) -> list[WaitState]:
 
 
 def pend_order(path: str, since: int) -> tuple[int, int]:
-    """Sort key of paths that lie in baskets: the deepest is resumed first, the oldest of equally deep ones."""
+    """Sort key of paths with baskets: the deepest is resumed first, the oldest of equally deep ones."""
     return -depth(path), since
 
 
@@ -247,7 +247,7 @@ def _end(d: Draft, wait: WaitState, actor: str) -> None:
 
 
 def _resume_pended(d: Draft, ns: NodeState, wait: WaitState, actor: str) -> None:
-    """Resume a node that lies in a basket."""
+    """Resume a node from its basket."""
     d.emit(ev.WaitClosed(wait.wait_id, "resumed", actor=actor), ns)
     waits.wake_run(d, wait.kind)
     match wait.about["mode"]:

@@ -1,7 +1,7 @@
 """Undoing: compensations of a run that failed or was cancelled.
 
-Owns: whether there is anything to undo, which compensation runs next, and what the end of the run says about effects
-that could not be undone.
+Owns: whether there is anything to undo, which compensation runs next, and which effects the end of the run reports
+as not undone.
 Rules: one compensation at a time, in reverse order of completion; what may have happened comes before what did, if its
 compensation accepts None. A compensation that fails does not stop the others. Where an operator has given up those that
 cannot run (`RunCancelRequested.gives_up_undo`), one whose code no engine has loaded fails when its turn comes.

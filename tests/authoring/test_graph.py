@@ -345,7 +345,7 @@ def test_a_declared_variable_can_be_read() -> None:
 
 @pytest.mark.parametrize("use", [lambda: hf.size([1]), lambda: hf.var("x"), lambda: hf.first(1)])
 def test_outside_a_graph_these_functions_say_where_they_belong(use: Any) -> None:
-    with pytest.raises(UsageError, match="belongs into the function of a workflow graph"):
+    with pytest.raises(UsageError, match="belongs in the function of a workflow graph"):
         use()
 
 

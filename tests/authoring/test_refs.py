@@ -107,7 +107,7 @@ def test_a_field_is_read_under_its_name_in_json(annotation: Any, read: Callable[
         (Typed, lambda r: r["nam"], "did you mean 'name'"),
         (Renamed, lambda r: r.givenName, "did you mean 'given_name'"),
         (Model, lambda r: r.theAlias, "Model has no field 'theAlias'"),
-        (str, lambda r: r.upper(), "methods and properties of a value belong into a node"),
+        (str, lambda r: r.upper(), "use methods and properties of a value in a node"),
         (list[int], lambda r: r.append(1), r"hf.map\(fn, x\)"),
         (dict[str, int], lambda r: r.items(), r'use \["items"\]'),
         (Any, lambda r: r[1:2], "take slices in a node"),

@@ -186,7 +186,7 @@ def test_a_reference_from_inside_a_body_cannot_be_used_outside() -> None:
         maps_and_loops.map(body, items)
         return judge(leaked[0])
 
-    with pytest.raises(TraceError, match="lies inside the body of 'body'"):
+    with pytest.raises(TraceError, match="is inside the body of 'body'"):
         graph_of(build)
 
 
@@ -226,8 +226,8 @@ def endless(items: Any) -> Any:
         (lambda x: maps_and_loops.map(len, x), "decorate it with @hf.node"),
         (lambda x: maps_and_loops.map(pick, x, shlef=1), "no parameter 'shlef'"),
         (lambda x: maps_and_loops.map(pick, x, shelf="one"), r"pick\(shelf\): expected int, got str"),
-        (lambda x: maps_and_loops.map(pick, {1, 2}), "goes over a reference or a list"),
-        (lambda x: maps_and_loops.map(pick, "abc"), "goes over a reference or a list"),
+        (lambda x: maps_and_loops.map(pick, {1, 2}), "runs over a reference or a list"),
+        (lambda x: maps_and_loops.map(pick, "abc"), "runs over a reference or a list"),
         (lambda x: maps_and_loops.map(pick, x, limit=0), "limit=0 is not a whole number above 0"),
         (lambda x: maps_and_loops.map(pick, x, errors="ignore"), "not 'fail' or 'collect'"),
         (lambda x: maps_and_loops.map(pick.after(3), x), "takes what a node call returned"),
@@ -322,5 +322,5 @@ def test_wrong_loops_are_refused_with_the_line(build: Any, message: str) -> None
 
 
 def test_outside_a_graph_a_map_says_where_it_belongs() -> None:
-    with pytest.raises(UsageError, match=r"hf.map belongs into the function of a workflow graph"):
+    with pytest.raises(UsageError, match=r"hf.map belongs in the function of a workflow graph"):
         maps_and_loops.map(pick, ["a"])

@@ -49,7 +49,7 @@ def test_in_the_function_of_a_graph_they_say_where_they_belong() -> None:
     def raises_while_traced() -> Any:
         goto("begins")
 
-    with pytest.raises(TraceError, match=r"test_tickets.py:\d+: hf.goto belongs into the body of a node"):
+    with pytest.raises(TraceError, match=r"test_tickets.py:\d+: hf.goto belongs in the body of a node"):
         _ = raises_while_traced.definition
 
 

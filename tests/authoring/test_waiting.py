@@ -219,15 +219,18 @@ class Unmakeable:
         (lambda: builtin_nodes.ask("Well?", remind=0.1), "too often"),
         (lambda: builtin_nodes.ask("Well?", schema=Unmakeable), "a Unmakeable cannot be made from JSON"),
         (lambda: builtin_nodes.ask("Well?", deadline=datetime(2030, 1, 1, tzinfo=UTC)), "no fixed dates"),
-        (lambda: builtin_nodes.ask("Well?", default=1), "say deadline="),
+        (lambda: builtin_nodes.ask("Well?", default=1), "give deadline="),
         (lambda: builtin_nodes.ask("Well?", schema=int, deadline=1, default="x"), "default"),
-        (lambda: builtin_nodes.ask("Well?", schema={"type": "nonsense"}), "no schema for an answer"),
+        (lambda: builtin_nodes.ask("Well?", schema={"type": "nonsense"}), "cannot be the schema of an answer"),
         (lambda: builtin_nodes.ask("Well?", remind="often"), "not a duration"),
-        (lambda: builtin_nodes.receive("go", default=1), "say deadline="),
+        (lambda: builtin_nodes.receive("go", default=1), "give deadline="),
         (lambda: builtin_nodes.receive(""), "is a name"),
         (lambda: builtin_nodes.receive("go", schema=list[Unmakeable]), "a Unmakeable cannot be made from JSON"),
-        (lambda: builtin_nodes.receive("go", schema={"$ref": "https://example.org/x"}), "no schema for an answer"),
-        (lambda: builtin_nodes.pend("desk"), "belongs into the body of a node"),
+        (
+            lambda: builtin_nodes.receive("go", schema={"$ref": "https://example.org/x"}),
+            "cannot be the schema of an answer",
+        ),
+        (lambda: builtin_nodes.pend("desk"), "belongs in the body of a node"),
     ],
 )
 def test_wrong_uses_are_refused_with_the_line(build: Any, message: str) -> None:
@@ -246,7 +249,7 @@ def test_wrong_uses_are_refused_with_the_line(build: Any, message: str) -> None:
 def test_outside_a_graph_they_say_where_they_belong_and_inside_a_body_name_the_durable_call(
     use: Any, call: str
 ) -> None:
-    with pytest.raises(UsageError, match="belongs into the function of a workflow graph"):
+    with pytest.raises(UsageError, match="belongs in the function of a workflow graph"):
         use()
     token = current_body.set("shop.checkout")
     try:
@@ -259,7 +262,7 @@ def test_outside_a_graph_they_say_where_they_belong_and_inside_a_body_name_the_d
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Escalate("2d"), "say to whom"),
+        (lambda: Escalate("2d"), "give assignee="),
         (lambda: Escalate(0, assignee="boss"), "not a time to wait"),
         (lambda: Escalate("later", assignee="boss"), "not a duration"),
         (lambda: Escalate("9999999d", assignee="boss"), "not a time to wait"),

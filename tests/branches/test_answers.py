@@ -107,7 +107,7 @@ async def test_answers_that_do_not_fit_or_have_no_question_change_nothing(db: Pa
             await run.fork(edits={"answers": [1]})
         await run.respond(wait, 1)
         await asks(run, "How many?")
-        with pytest.raises(hf.Refused, match=r"has ended on the part of the history that is kept.*fork at br_quotes"):
+        with pytest.raises(hf.Refused, match=r"has ended before the cut.*fork at br_quotes"):
             await run.fork(edits={"answers": {wait: 2}})
         assert len(await run.branches()) == 1
         await run.cancel()

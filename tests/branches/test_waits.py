@@ -288,7 +288,7 @@ async def test_retrying_what_lies_in_a_basket_of_errors_says_how_to_let_it_run_a
         run = await engine.start(br_fault_basket, x=1)
         (wait,) = await waiting(run, "basket")
         for retry in (run.retry(), run.retry("faulty")):
-            with pytest.raises(hf.Refused, match=f"faulty lies in the basket 'faults'; resume {wait.wait_id}"):
+            with pytest.raises(hf.Refused, match=f"faulty waits in the basket 'faults'; resume {wait.wait_id}"):
                 await retry
         bodies.broken = set()
         await run.resume()

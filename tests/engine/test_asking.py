@@ -627,7 +627,7 @@ async def test_a_person_hands_a_question_on_with_a_trace() -> None:
         )
         assert await h.wait(h.engine.asked(assignee="ann")) == []
         assert [w.wait_id for w in await h.wait(h.engine.asked(assignee="bob"))] == [wait.wait_id]
-        with pytest.raises(hf.UsageError, match="say to whom"):
+        with pytest.raises(hf.UsageError, match="give assignee="):
             await run.reassign(wait.wait_id)
         await run.respond(wait.wait_id, Decision(True))
         with pytest.raises(hf.Refused):

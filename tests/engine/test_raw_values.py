@@ -34,7 +34,7 @@ def nested(data: bytes) -> list[Any]:
 @pytest.mark.parametrize("data", [PAGE, FIELDS, b"", b"NaN", b'"\xff"', b"1 2"])
 def test_bytes_that_are_no_json_are_refused_wherever_they_are(data: bytes) -> None:
     for value in nested(data):
-        with pytest.raises(NotSerialisable, match=r"the result.*: the bytes of a msgspec\.Raw are no JSON"):
+        with pytest.raises(NotSerialisable, match=r"the result.*: the bytes of a msgspec\.Raw are not JSON"):
             encode(value, what="the result")
 
 
@@ -118,7 +118,7 @@ async def test_a_body_that_hands_in_bytes_fails_its_run_and_the_journal_stays_re
     async with hf.open(url(db)) as engine:
         for data in (PAGE, FIELDS):
             run = await engine.start(workflow, data=data.decode())
-            with pytest.raises(hf.RunFailed, match=r"the bytes of a msgspec\.Raw are no JSON"):
+            with pytest.raises(hf.RunFailed, match=r"the bytes of a msgspec\.Raw are not JSON"):
                 await run.result()
         good = await engine.start(workflow, data=GOOD.decode())
         await good.result()
@@ -139,7 +139,7 @@ async def test_a_caller_that_hands_in_bytes_is_refused_and_nothing_is_stored(tmp
         ]
         for call in calls:
             for data in (PAGE, FIELDS):
-                with pytest.raises((NotSerialisable, hf.InvalidInput), match=r"msgspec\.Raw are no JSON"):
+                with pytest.raises((NotSerialisable, hf.InvalidInput), match=r"msgspec\.Raw are not JSON"):
                     await call(engine, Raw(data))
         assert await run.events() == before
         assert len(await engine.list()) == 1

@@ -152,7 +152,7 @@ def test_alternatives_are_explained_by_the_one_that_was_meant() -> None:
     ]
     assert wrong({"oneOf": [{"const": 1}, {"const": 2}]}, 3) == ["3 is not one of 1, 2"]
     assert wrong({"oneOf": [{"type": "integer"}, {"minimum": 1}]}, 3) == [
-        "3 fits 2 alternatives, and exactly one is wanted"
+        "3 fits 2 alternatives, but must fit exactly one"
     ]
 
 

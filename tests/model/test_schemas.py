@@ -26,7 +26,7 @@ TREE = {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_definitions_that_double_are_refused_before_anything_is_checked_by_them(keyword: str) -> None:
     schema = doubling(29, keyword)
-    with pytest.raises(UsageError, match="no schema for an answer: more than 2,000 of its parts apply to one place"):
+    with pytest.raises(UsageError, match="the schema of an answer: more than 2,000 of its parts apply to one place"):
         answers.wanted(schema, "ctx.ask")
     assert "more than 2,000" in answers.problems(schema, b"1")[0]
     assert answers.problems(doubling(5, keyword if keyword != "oneOf" else "allOf"), b"1") == []

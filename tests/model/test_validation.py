@@ -268,7 +268,7 @@ def test_a_compensation_must_be_callable_with_the_inputs_that_the_definition_nam
     fits = msgspec.structs.replace(book, compensate_inputs=("city",))
     assert check(flow(fits), find=there.get) == []
     (problem,) = check(flow(book), find=there.get)
-    assert (problem.code, problem.hint) == ("bad_compensation", "say compensate_inputs=['city']")
+    assert (problem.code, problem.hint) == ("bad_compensation", "set compensate_inputs=['city']")
     (problem,) = check(flow(msgspec.structs.replace(book, compensate="odd")), find=there.get)
     assert "nothing gives it a value for town" in problem.message
 
@@ -431,9 +431,9 @@ def test_problems_are_plain_values() -> None:
     ("target", "message"),
     [
         ("gone", "there is no node 'gone'"),
-        ("inner", "'inner' lies inside the body of 'm'"),
-        ("deep", "'deep' lies inside the body of 'l'"),
-        ("eu", "'eu' lies in a branch of a parallel route"),
+        ("inner", "'inner' is inside the body of 'm'"),
+        ("deep", "'deep' is inside the body of 'l'"),
+        ("eu", "'eu' is in a branch of a parallel route"),
     ],
 )
 def test_tickets_lead_to_nodes_outside_every_scope(target: str, message: str) -> None:

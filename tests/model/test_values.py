@@ -307,7 +307,7 @@ def test_the_limit_is_inclusive_and_the_error_names_both_sizes() -> None:
         (Any, b"", "this is not JSON"),
         (Any, b'"\xff"', "this is not JSON"),
         (Any, b"1 2", "this is not JSON"),
-        (Line | Frozen, b"[]", "fits none of them"),
+        (Line | Frozen, b"[]", "fits none of its members"),
     ],
 )
 def test_a_mismatch_is_invalid_input_with_the_field(annotation: Any, data: bytes, message: str) -> None:

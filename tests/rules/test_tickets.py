@@ -324,8 +324,8 @@ def test_a_late_word_of_an_earlier_visit_is_not_heard() -> None:
     [
         ({"goto": "nowhere"}, "there is no node 'nowhere'"),
         ({"goto": "bb"}, "there is no node 'bb' (did you mean 'b'?)"),
-        ({"goto": "one"}, "'one' lies inside the body of 'm' (go to 'm'"),
-        ({"goto": "eu"}, "'eu' lies in a branch of a parallel route"),
+        ({"goto": "one"}, "'one' is inside the body of 'm' (go to 'm'"),
+        ({"goto": "eu"}, "'eu' is in a branch of a parallel route"),
         ({"ticket": "stop"}, "the workflow has no ticket 'stop' (declare it: @hf.workflow(tickets={'stop': 'node'}))"),
         ({"ticket": "rejekt"}, "did you mean 'reject'?"),
     ],
