@@ -474,7 +474,7 @@ class BodyEnded(BaseException):
 
 
 class TicketRaised(BodyEnded):
-    """Raised by `hf.goto` and `hf.ticket`: the body has ended, and its run continues at another node. Do not catch it."""
+    """Raised by `hf.goto` and `hf.ticket`: the body ends, and its run continues at another node. Do not catch it."""
 
     def __init__(self, *, target: str | None = None, ticket: str | None = None, output: Any = None) -> None:
         super().__init__(f"goto {target}" if ticket is None else f"ticket {ticket}", target, ticket, output)
