@@ -29,7 +29,7 @@ from holdfast.rules.draft import Draft
 from holdfast.rules.recovery_cases import Finding, NothingStable
 from holdfast.store.contract import Store
 from holdfast.store.records import state_rows
-from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.journal import DAMAGE, History, readable, refuse_newer
 from holdfast.store.records.run_records import find_run
 from holdfast.store.row_types import Commit, MessageOutcome, MessageRow, RunRow
@@ -254,7 +254,7 @@ class Catalogue:
             runs.end(draft, finding.ended)
         commit = engine.branching.opening(row, draft, branch)
         commit.change = state_rows.run_change(base, None)
-        register = Register((*history.entries, *draft.entries))
+        register = WaitAndTimerHistory((*history.entries, *draft.entries))
         commit.waits = list(register.wait_rows(base, history.shared_until).values())
         commit.timers = list(register.timer_rows(base, history.shared_until).values())
         commit.messages = message_rows(engine.store, draft, {})  # a parent that was told already is not told again

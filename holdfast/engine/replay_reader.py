@@ -106,7 +106,7 @@ class ReplayReader:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _read(self, first: dict[int, int], values: list[tuple[int, Any]]) -> Journals:
-        self._values.bring(values)
+        self._values.prefetch(values)
         return self._store.events_of([(run_no, since - 1) for run_no, since in first.items()], OTHER_EVENTS)
 
 

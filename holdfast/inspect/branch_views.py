@@ -16,7 +16,7 @@ from holdfast.inspect import run_views
 from holdfast.model.views import EventView, iso, when
 from holdfast.rules.branch_opening import REQUESTS
 from holdfast.store.contract import Store
-from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.journal import History
 from holdfast.store.records.state_rows import node_row
 from holdfast.store.row_types import EngineRow, EventRow, LinkedRow, NodeRow, RunRow, VersionRow, WaitRow
@@ -35,7 +35,7 @@ class Past:
         there = {entry.seq for entry in line}
         self._events = [row for row in history.rows if row.seq in there]
         self._nodes = [NodeRow._make(node_row(history.row.run_no, ns, 0 if ns.closed else 1)) for ns in state.changed]
-        self._waits = [row for row in Register(line).wait_rows(state).values() if row.status == "open"]
+        self._waits = [row for row in WaitAndTimerHistory(line).wait_rows(state).values() if row.status == "open"]
         self.row: RunRow = msgspec.structs.replace(
             history.row,
             version=state.plan.version,

@@ -23,7 +23,7 @@ from holdfast.model import journal_format
 from holdfast.model.errors import UsageError
 from holdfast.model.lineage import fold
 from holdfast.store.records import state_rows
-from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.journal import History
 from holdfast.store.records.run_records import find_run
 from holdfast.store.row_types import RunRow
@@ -95,7 +95,7 @@ class _Patient:
         for forget in _FORGET_ROWS:
             self.cursor.execute(forget, number)
         self.cursor.executemany(_ADD_NODE, state_rows.changed_nodes(state))
-        register, shared = Register(line), self.history.shared_until
+        register, shared = WaitAndTimerHistory(line), self.history.shared_until
         self.cursor.executemany(_ADD_WAIT, list(register.wait_rows(state, shared).values()))
         self.cursor.executemany(_ADD_TIMER, list(register.timer_rows(state, shared).values()))
         self.cursor.execute(

@@ -484,7 +484,7 @@ def test_an_empty_id_names_nothing_although_there_is_only_one(waiting: Project, 
     before = waiting.json("show", "r")
     refused = waiting.cli(*command)
     assert refused.returncode == 2, refused
-    assert "'' is no run id" in refused.stderr or "no run waits under the id ''" in refused.stderr
+    assert "'' is not a run id" in refused.stderr or "no run waits under the id ''" in refused.stderr
     assert waiting.json("show", "r") == before
 
 

@@ -92,9 +92,9 @@ async def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_stored(
 async def test_what_is_no_run_id_is_the_beginning_of_none(db: Path, run_id: Any) -> None:
     async with hf.open(url(db)) as engine:
         await engine.start(req_asks)
-        with pytest.raises(hf.UnknownRun, match="is no run id"):
+        with pytest.raises(hf.UnknownRun, match="is not a run id"):
             engine.get(run_id)
-        with pytest.raises(hf.UnknownRun, match="is no run id"):
+        with pytest.raises(hf.UnknownRun, match="is not a run id"):
             await engine.resume(run_id)
 
 

@@ -12,7 +12,7 @@ from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.evolve import evolve
 from holdfast.model.state import HeldSignal, RunState
-from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.state_rows import event_rows, wait_rows
 from holdfast.store.row_types import MessageRow
 from tests.rules.play import Play, call, ref
@@ -124,7 +124,7 @@ JOURNAL = (
 def test_a_register_knows_how_everything_stands_however_often_and_in_whatever_order_it_was_told(again: int) -> None:
     state, entries = folded(*JOURNAL)
     entries.append(ev.Entry(state.seq + 1, 200, ev.WaitClosed("w_1", "superseded"), "a", ".", 1, 2))  # by a branch
-    register = Register([*entries, *entries[::again]])
+    register = WaitAndTimerHistory([*entries, *entries[::again]])
     waits = register.wait_rows(state)
     assert [(w.status, w.outcome, w.actor, w.basket) for w in waits.values()] == [
         ("closed", "superseded", None, "tax"),
@@ -139,7 +139,7 @@ def test_a_register_knows_how_everything_stands_however_often_and_in_whatever_or
 def test_what_a_branch_left_behind_is_over() -> None:
     _, entries = folded(*JOURNAL)
     elsewhere, _ = folded()
-    register = Register(entries)
+    register = WaitAndTimerHistory(entries)
     waits, timers = register.wait_rows(elsewhere), register.timer_rows(elsewhere)
     assert [(w.status, w.outcome) for w in waits.values()] == [("closed", "answered"), ("closed", "superseded")]
     assert [t.status for t in timers.values()] == ["cancelled", "cancelled"]
@@ -147,7 +147,7 @@ def test_what_a_branch_left_behind_is_over() -> None:
 
 def test_what_a_run_shares_with_its_origin_is_not_in_its_rows() -> None:
     state, entries = folded(*JOURNAL)
-    register = Register(entries)
+    register = WaitAndTimerHistory(entries)
     cut = entries[5].seq
     assert list(register.wait_rows(state, cut)) == ["w_2"]
     assert list(register.timer_rows(state, cut)) == ["retry:a@."]
@@ -155,7 +155,7 @@ def test_what_a_run_shares_with_its_origin_is_not_in_its_rows() -> None:
 
 def test_the_copy_of_a_register_goes_on_by_itself() -> None:
     state, entries = folded(*JOURNAL)
-    first = Register(entries[:4])
+    first = WaitAndTimerHistory(entries[:4])
     second = first.copy()
     for entry in entries[4:]:
         second.note(entry)

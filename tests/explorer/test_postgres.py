@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.model.errors import UsageError
-from holdfast.store.postgres.group_statement import Landing
+from holdfast.store.postgres.group_statement import GroupWriter
 from holdfast.store.postgres.postgres_store import PostgresStore
 from holdfast.store.row_types import CommitResult, EngineRow
 from holdfast.store.sql_files import load
@@ -100,14 +100,14 @@ def _caught(ablation: Ablation, url: str) -> Report:
         return explore(ablation.workflow, database=url, stop_at_first=True, schedules_max=300, **ablation.options)
 
 
-async def _always_ours(self: Landing, commits: Any) -> dict[int, CommitResult]:
+async def _always_ours(self: GroupWriter, commits: Any) -> dict[int, CommitResult]:
     return {run_no: CommitResult(None) for run_no in await self._own(commits)}
 
 
 def test_it_catches_an_engine_that_goes_on_with_a_commit_that_landed_before_it_was_replaced(url: str) -> None:
     """Two safeguards: such a commit is told from one whose run is still ours, and nothing begins after the lease."""
     (too_late,) = [one for one in ALL if one.name == "bodies begin after the lease"]
-    not_told = mock.patch.object(Landing, "_landed_before", _always_ours)
+    not_told = mock.patch.object(GroupWriter, "_done_before", _always_ours)
     with not_told:
         assert explore(too_late.workflow, database=url).safe
     with not_told, too_late.patch():

@@ -26,7 +26,7 @@ from holdfast.model.lineage import ROOT_BRANCH, Branch, branches_of, lineage
 from holdfast.model.plans import Plan
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.violations import Repair, Violation, violation
-from holdfast.store.records.expected_rows import Register
+from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.journal import entry_of
 from holdfast.store.records.state_rows import node_row
 from holdfast.store.row_types import EventRow, Evidence, NodeRow
@@ -74,7 +74,7 @@ class Audit:
         self.opened: dict[int, Branch] = {}
         """Those that this run opened itself."""
         self._begin(plan)
-        self.register = Register()
+        self.register = WaitAndTimerHistory()
         self.settled: dict[str, str] = {}
         """Message id to the event that settled it, on any branch."""
 

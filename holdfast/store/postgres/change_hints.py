@@ -1,14 +1,14 @@
 """Change hints: how an engine learns that another process has written to the server.
 
-Owns: comparing two moments of a server (`Changes`); one connection that listens, and the thread that waits at it and
-connects again when it dies (`Listener`).
-Never: is relied on. Whoever is woken looks for himself, and would have looked soon anyway; what is told while nobody is
-connected is never told again.
-Invariants: `wake` is called after every connection, for what was missed before it. It is told in the transaction that
-writes, so that whoever looks finds it (`pg_notify` in the statements). Commits of steps do not tell: the server lets
-only one transaction that tells anything end at a time. What has ended since the last look and is not our own is told
-once; a transaction of ours whose number was not noted yet is taken for somebody else's: a hint too many, never one too
-few.
+Owns: comparing two snapshots of a server (`Changes`); one connection that listens, and the thread that reads it and
+reconnects when it dies (`Listener`).
+Never: is relied on. An engine that is woken polls, and would have polled soon anyway; a notification that is sent while
+the listener is not connected is lost.
+Invariants: `wake` is called after every connect, for what was missed before it. The notification is part of the
+transaction that writes (`pg_notify` in the statements), so that an engine that polls then finds the change. Commits of
+steps do not notify: the server lets only one notifying transaction end at a time. A transaction of another process that
+has ended since the last snapshot is reported once; one of our own whose number was not recorded yet counts as another
+process's: a hint too many, never one too few.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from holdfast.store.postgres.postgres_address import Address
 from holdfast.store.postgres.postgres_connections import LOST, Connections, describe
 
 ALIVE_SECONDS: Final = 15.0
-"""How often a connection over which nothing comes is asked whether it is still one: it can die without a word."""
+"""How often an idle connection is tested: it can die without a message."""
 
 AGAIN_SECONDS: Final = 1.0
-"""How long to wait before connecting again."""
+"""How long to wait before reconnecting."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long closing waits for the thread; it holds nothing that anybody needs."""
+"""How long closing waits for the thread, which holds no resource that others need."""
 
 ANSWER_SECONDS: Final = 5.0
 
@@ -41,7 +41,7 @@ log = logging.getLogger("holdfast.store")
 
 
 class Listener:
-    """Calls `wake` in a thread of its own, soon after others have written something that wants an owner."""
+    """Calls `wake` in a thread of its own, soon after another process has written something that needs an owner."""
 
     def __init__(self, where: Address, wake: Callable[[], None]) -> None:
         self._channel = where.schema
@@ -52,7 +52,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Wakes nobody any more."""
+        """Stop calling `wake`."""
         self._closing.set()
         self._connections.close()
         self._thread.join(CLOSE_SECONDS)
@@ -67,7 +67,7 @@ class Listener:
                 self._closing.wait(AGAIN_SECONDS)
 
     async def _hear(self, raw: Raw) -> None:
-        """Until the connection dies, or is given up."""
+        """Listen until the connection dies, or is given up."""
         heard = asyncio.Event()
 
         def told(*_: Any) -> None:
@@ -90,8 +90,8 @@ class Listener:
 
 
 class _Moment(NamedTuple):
-    """A snapshot, told as `xmin:xmax:xip,xip,...`: every transaction below xmin has ended, none from xmax on has begun,
-    and of those between the listed ones are still under way."""
+    """A snapshot, written `xmin:xmax:xip,xip,...`: every transaction below xmin has ended, none from xmax on has begun,
+    and of those between the listed ones are still in progress."""
 
     xmin: int
     xmax: int
@@ -107,8 +107,8 @@ def _moment(snapshot: str) -> _Moment:
 
 
 class Changes:
-    """What has been written since the last look, and by whom. Transactions of other databases of the same server count,
-    too: the hint is cheap, and whoever follows it finds nothing."""
+    """Whether another process has written since the last snapshot. Transactions of other databases of the same server
+    count as well: the hint is cheap, and the engine that follows it finds nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,12 +116,12 @@ class Changes:
         self._own: set[int] = set()
 
     def add_own(self, transaction: int) -> None:
-        """This one is ours."""
+        """Record a transaction as our own."""
         with self._lock:
             self._own.add(transaction)
 
     def look(self, snapshot: str) -> bool:
-        """Whether a transaction of somebody else has ended between the last look and this snapshot."""
+        """True if a transaction of another process has ended between the last snapshot and this one."""
         now = _moment(snapshot)
         with self._lock:
             before, self._seen = self._seen, now

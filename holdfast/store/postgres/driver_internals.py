@@ -1,7 +1,9 @@
 """Driver internals: every private name of asyncpg and of asyncio that the PostgreSQL driver uses.
 
-Owns: these names, and the proof at each open that the installed versions have them and that they do what we need.
-Never: used by other packages. A release of asyncpg may change any of them, so pyproject.toml has an upper bound.
+Owns: these names, the check at each open that the installed versions have them and that they do what the driver needs,
+and the binary form of `bigint[]`, `text[]` and `bytea[]`.
+Never: used by other packages. A release of asyncpg may change any name, so pyproject.toml has an upper bound. Never
+decodes an array: no statement returns one.
 
 - `asyncio.events._get_running_loop`, `_set_running_loop`, `asyncio.tasks._enter_task`, `_leave_task`: run the event
   loop of a connection inside a thread whose own loop is running (`run_blocking`). "Extending asyncio" documents them
@@ -60,7 +62,7 @@ _ARRAYS_AS_TEXT: Final = [
 
 def run_blocking(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T:
     """Run `work` on an idle event loop and return its result, also where this thread is running another loop. That one
-    stands still meanwhile: for as long as `loop` runs, this thread has no other running loop and no other task."""
+    is blocked meanwhile: for as long as `loop` runs, this thread has no other running loop and no other task."""
     running = events._get_running_loop()
     if running is None:
         return loop.run_until_complete(work)
@@ -86,7 +88,7 @@ async def prepare(connection: Raw, statements: Iterable[str]) -> None:
 def set_array_encoder(
     connection: Raw, oid: int, name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> None:
-    """Let `encode` make the binary form of arrays of this type, over this connection."""
+    """Let `encode` produce the binary form of arrays of this type, over this connection."""
     settings = connection._protocol.get_settings()  # type: ignore[attr-defined]
     try:
         settings.add_python_codec(oid, name, "pg_catalog", [], "scalar", encode, decode, "binary")
@@ -117,7 +119,7 @@ async def self_test(connection: Raw) -> None:
 
 
 def _test_nested_loop() -> None:
-    """Run a loop inside the one that is running, and find that one as it was."""
+    """Run a loop inside the running one, and check that the outer one is as it was."""
     outer, task = asyncio.get_running_loop(), asyncio.current_task()
     inner = asyncio.SelectorEventLoop()
     try:
@@ -140,17 +142,19 @@ def _unsupported(reason: str) -> StoreError:
 
 
 _TYPES: Final = {"bigint": (20, 1016, "_int8"), "text": (25, 1009, "_text"), "bytea": (17, 1001, "_bytea")}
-"""The number of each type, the number of its array, and what the catalogue calls that one. They never change."""
+"""The OID of each type, the OID of its array, and the array's name in the catalog. They never change."""
 _NULL: Final = b"\xff\xff\xff\xff"
 """The length -1."""
 _size: Final = struct.Struct(">i").pack
 _sized_long: Final = struct.Struct(">iq").pack
 SHORT: Final = 16
-"""Up to here numbers are laid out one by one: the commit of one run has a dozen columns of one to three."""
+"""Up to this length numbers are encoded one by one: the commit of one run has a dozen columns of one to three."""
 
 
 def install_array_encoders(connection: Raw) -> None:
-    """Encode the arrays that are sent over this connection here."""
+    """Encode the arrays that are sent over this connection here, a column at a time. asyncpg checks of every element
+    whether it is an array itself, twice for a text, which took more time than everything else that our process does to
+    write a commit."""
     for name, encode in (("bigint", bigints), ("text", texts), ("bytea", byteas)):
         _, oid, catalogued = _TYPES[name]
         set_array_encoder(connection, oid, catalogued, encode, _refuse)
@@ -180,7 +184,7 @@ def byteas(values: Collection[bytes | None]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _text(value: str | None) -> bytes:
-    """Names of nodes, types and statuses come again and again."""
+    """Encode a text. Names of nodes, types and statuses recur, so the result is cached."""
     if value is None:
         return _NULL
     encoded = value.encode()
@@ -189,9 +193,9 @@ def _text(value: str | None) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _header(name: str, length: int) -> bytes:
-    """One dimension, counted from 1; whether there is a null among them the server sees for itself."""
+    """One dimension, counted from 1; the server finds out itself whether there is a null."""
     return struct.pack(">iiiii", 1, 0, _TYPES[name][0], length, 1)
 
 
 def _refuse(_: bytes) -> NoReturn:
-    raise asyncpg.InterfaceError("a statement of ours answers with an array, which nobody decodes")
+    raise asyncpg.InterfaceError("a statement returned an array, which this driver does not decode")

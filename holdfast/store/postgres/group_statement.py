@@ -1,10 +1,10 @@
 """A group on PostgreSQL: the commits of many runs as one statement.
 
-Owns: which statements a group becomes, finding the commits that are refused, and telling whether a commit whose answer
-was lost has happened.
-Never: begins again after a lost connection (see postgres_store.py), or looks into a payload.
-Invariants: a statement with a fence happens only when every run of it passes. Runs are locked in the order of their
-numbers. Rows of one commit land together or not at all.
+Owns: which statements a group becomes, finding the commits that are refused, and finding out whether a commit whose
+answer was lost has happened.
+Never: retries after a lost connection (see postgres_access.py), or reads a payload.
+Invariants: a statement with a fence happens only if every run of it passes. Runs are locked in the order of their
+numbers. Rows of one commit are written together or not at all.
 On crash: the transaction was committed or it was not; `in_doubt` finds out which.
 """
 
@@ -26,7 +26,7 @@ RUNS_MAX: Final = 500
 """Runs of one statement: larger ones are no quicker, and hold their locks longer."""
 
 DAMAGED: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError, asyncpg.PostgresIOError)
-"""A block of a table or an index cannot be read; commits that do not need it can be made."""
+"""A block of a table or an index cannot be read; commits that do not need it can be written."""
 
 BAD_COMMIT: Final = (
     asyncpg.DataError,
@@ -38,63 +38,63 @@ BAD_COMMIT: Final = (
     TypeError,
     ValueError,
 )
-"""What one commit's rows, or the blocks that it needs, can be guilty of. Everything else is the server's, the network's
-or the process's."""
+"""Errors that the rows of one commit, or the blocks that it needs, can cause. Everything else is the server's, the
+network's or the process's."""
 
 FENCED: Final = asyncpg.DivisionByZeroError
-"""What a statement with a fence does when a run has another token, last seq or head hash than its owner thinks."""
+"""What a statement with a fence raises if a run has another token, last seq or head hash than its owner expects."""
 
 _DURABLE = CommitResult(None)
 _STAYS = (None,) * 8
-"""Of a run that only goes on, among others of which more changes."""
+"""Columns of a run that only advances, in a group in which others change more."""
 _run_no = attrgetter("run_no")
 _first = itemgetter(0)
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
-class Landing:
-    """Lands groups over one connection. `wrote` hears the number of each transaction."""
+class GroupWriter:
+    """Writes groups over one connection. `wrote` is called with the number of each transaction."""
 
     def __init__(self, connection: Raw, sql: Statements, wrote: Callable[[int], None], *, in_doubt: bool) -> None:
         self._connection = connection
         self._sql = sql
         self._wrote = wrote
         self._in_doubt = in_doubt
-        """Some of these commits may have happened before: then their fence does not match any more."""
+        """Some of these commits may have happened before: then their fence no longer matches."""
 
-    async def land(self, group: Sequence[Commit]) -> list[CommitResult]:
-        """The whole group at once; where that fails, without those that are refused."""
+    async def write(self, group: Sequence[Commit]) -> list[CommitResult]:
+        """Write the whole group at once; if that fails, without the commits that are refused."""
         if not group:
             return []
         if len({commit.run_no for commit in group}) < len(group):
-            return await self._land_halves(group)
+            return await self._write_halves(group)
         try:
-            await self._write(_Rows(group))
+            await self._send(_Rows(group))
         except FENCED:
-            return await self._land_others(group)
+            return await self._write_others(group)
         except BAD_COMMIT as error:
             if len(group) > 1:
-                return await self._land_halves(group)
+                return await self._write_halves(group)
             return [await self._failed(group[0], error)]
         return [_DURABLE] * len(group)
 
-    async def _land_halves(self, group: Sequence[Commit]) -> list[CommitResult]:
-        """Finds the bad commit among many in a few steps."""
+    async def _write_halves(self, group: Sequence[Commit]) -> list[CommitResult]:
+        """Find the bad commit by bisection."""
         middle = len(group) // 2
-        return [*await self.land(group[:middle]), *await self.land(group[middle:])]
+        return [*await self.write(group[:middle]), *await self.write(group[middle:])]
 
-    async def _land_others(self, group: Sequence[Commit]) -> list[CommitResult]:
-        """Refuses those whose fence does not match, and lands the others."""
+    async def _write_others(self, group: Sequence[Commit]) -> list[CommitResult]:
+        """Refuse the commits whose fence does not match, and write the others."""
         refused = await self._fenced(group)
-        if not refused:  # whoever stood in the way has gone again
-            return await self.land(group)
+        if not refused:  # the conflicting transaction was rolled back
+            return await self.write(group)
         passing = [commit for commit in group if commit.run_no not in refused]
-        landed = refused | dict(zip(map(_run_no, passing), await self.land(passing), strict=True))
-        landed |= await self._landed_before([commit for commit in group if commit.run_no in refused])
-        return [landed[commit.run_no] for commit in group]
+        done = refused | dict(zip(map(_run_no, passing), await self.write(passing), strict=True))
+        done |= await self._done_before([commit for commit in group if commit.run_no in refused])
+        return [done[commit.run_no] for commit in group]
 
     async def _fenced(self, group: Sequence[Commit]) -> dict[int, CommitResult]:
-        """What those are told whose run is not where they think."""
+        """The results of commits whose run is not where they expect it."""
         found = await self._connection.fetch(self._sql["fences"], [commit.run_no for commit in group])
         known = {run_no: tuple(place) for run_no, *place in found}
         return {
@@ -106,8 +106,8 @@ class Landing:
         }
 
     async def _failed(self, commit: Commit, error: Exception) -> CommitResult:
-        """Why one commit alone did not land. Rows that cannot even be sent are found before the fence is asked."""
-        if before := await self._landed_before([commit]):
+        """Why one commit alone was not written. Rows that cannot even be sent are found before the fence is checked."""
+        if before := await self._done_before([commit]):
             return before[commit.run_no]
         if refused := await self._fenced([commit]):
             return refused[commit.run_no]
@@ -123,9 +123,9 @@ class Landing:
                 return CommitResult("number_taken", f"the run number {taken[0][0]} is taken")
         return CommitResult("failed", f"{type(error).__name__}: {error}")
 
-    async def _landed_before(self, commits: Sequence[Commit]) -> dict[int, CommitResult]:
-        """Those that have happened although nobody was told. A run that another engine has taken over since is not
-        theirs any more."""
+    async def _done_before(self, commits: Sequence[Commit]) -> dict[int, CommitResult]:
+        """Results of commits that had happened although the answer was lost. A run that another engine has taken over
+        since is no longer theirs."""
         own = await self._own(commits)
         if not own:
             return {}
@@ -133,16 +133,15 @@ class Landing:
         return {
             commit.run_no: _DURABLE
             if tokens.get(commit.run_no) == commit.token
-            else CommitResult(
-                "replaced", f"run {commit.run_no} has landed, and is not at token {commit.token} any more"
-            )
+            else CommitResult("replaced", f"run {commit.run_no} was written, and is no longer at token {commit.token}")
             for commit in commits
             if commit.run_no in own
         }
 
     async def _own(self, commits: Sequence[Commit]) -> set[int]:
-        """Those that have happened although nobody was told: the journal has their first event, just as they made it.
-        Their runs' rows were waited for by the statement that was refused, so that whoever wrote them has ended."""
+        """Commits that had happened although the answer was lost: the journal has their first event, exactly as they
+        made it. The refused statement has waited for the locks of their rows, so that the transaction that wrote them
+        has ended."""
         if not self._in_doubt:
             return set()
         events = [EventRow._make(commit.events[0]) for commit in commits if commit.events]  # they may be plain tuples
@@ -153,8 +152,8 @@ class Landing:
         found += await self._connection.fetch(self._sql["own_runs"], *zip(*rows, strict=True)) if rows else []
         return {run_no for (run_no,) in found}
 
-    async def _write(self, rows: _Rows) -> None:
-        """One statement, and so one transaction and one round trip, unless what follows has to see what it did."""
+    async def _send(self, rows: _Rows) -> None:
+        """Send one statement, and so one transaction and one round trip, unless a later part has to see what it did."""
         first = self._sql.group(rows.first)
         if not rows.follow:
             await self._put(*first)
@@ -218,7 +217,7 @@ class _Rows:
             *_part("add_messages", self.messages),
         ]
         self.follow = bool(self.ended or self.later)
-        """Whether one statement is not enough."""
+        """True if one statement is not enough."""
 
     def _fence(self) -> list[Part]:
         if not self._moves:
@@ -248,7 +247,7 @@ class _Rows:
             self._take_rare(commit)
 
     def _take_rare(self, commit: Commit) -> None:
-        """What most steps do not have."""
+        """Collect what most steps do not have."""
         if (commit.create is None) == (commit.change is None):
             raise ValueError(f"a commit of run {commit.run_no} needs either `create` or `change`")
         if commit.create is not None:
@@ -270,7 +269,7 @@ class _Rows:
 def state_of_run(
     sql: Statements, nodes: Sequence[NodeRow], waits: Sequence[WaitRow], timers: Sequence[TimerRow]
 ) -> list[tuple[str, list[Any]]]:
-    """The statement that writes state rows alone, for a run whose rows are written anew; none when it has none."""
+    """The statement that writes state rows alone, for a run whose rows are rebuilt; none if it has no rows."""
     rows: tuple[tuple[str, Sequence[Any]], ...] = (("put_nodes", nodes), ("put_waits", waits), ("put_timers", timers))
     parts = [part for name, some in rows for part in _part(name, list(some))]
     return [sql.group(parts)] if parts else []
@@ -297,7 +296,7 @@ def _move(commit: Commit, change: RunChange) -> tuple[Any, ...]:
 
 
 def _passes(commit: Commit, place: tuple[Any, ...] | None) -> bool:
-    """Whether a run that is at this token, last seq and head hash is where the commit expects it."""
+    """True if a run with this token, last seq and head hash is where the commit expects it."""
     if place is None or commit.expected_hash is None:
         return place is not None and place[:2] == (commit.token, commit.expected_seq)
     return place == (commit.token, commit.expected_seq, commit.expected_hash)
@@ -308,8 +307,8 @@ def _part(name: str, rows: list[Any]) -> list[Part]:
 
 
 def _layers(rows: list[_Row], key_size: int) -> list[list[_Row]]:
-    """Rows such that none of them has the key of another one of its layer, in the order in which they came: a statement
-    of PostgreSQL changes a row once. Nearly always that is one layer."""
+    """Split rows so that no two rows of a layer have the same key, in their order: a statement of PostgreSQL can change
+    a row only once. Nearly always there is one layer."""
     layers: list[list[_Row]] = [[]]
     times: dict[tuple[Any, ...], int] = {}
     for row in rows:
@@ -322,5 +321,5 @@ def _layers(rows: list[_Row], key_size: int) -> list[list[_Row]]:
 
 
 def portions(group: Sequence[Commit]) -> Iterable[Sequence[Commit]]:
-    """A group as pieces that one statement takes."""
+    """Split a group into pieces of one statement each."""
     return (group[start : start + RUNS_MAX] for start in range(0, len(group), RUNS_MAX))

@@ -1,9 +1,9 @@
-"""Access to a PostgreSQL server: statements that are sent, and sent again when the connection was lost.
+"""Access to a PostgreSQL server: send statements, and send them again after a lost connection.
 
-Owns: opening and closing, doing again what a lost connection left undone, noticing that another process has written.
+Owns: opening and closing, retrying after a lost connection, noticing that another process has written.
 Never: decides what is written, or in which statements (see postgres_store.py).
-Invariants: what returned is on the server's disk. A caller never hears "unknown" for as long as the server comes back:
-what may have happened is looked up before it is done again. Nothing depends on a session.
+Invariants: what returned is on the server's disk. A caller never gets "unknown" as long as the server comes back: what
+may have happened is looked up before it is retried. Nothing depends on a session.
 On crash: the server rolls back what was not committed; every commit that returned is there.
 """
 
@@ -35,22 +35,22 @@ from holdfast.store.postgres.postgres_schema import Statements, migrate
 from holdfast.store.queries import Ask, Queries
 
 AWAY_SECONDS: Final = 600.0
-"""How long a verb waits for a server that is away: a restart takes seconds, a failover a minute or two."""
+"""How long an operation waits for an unreachable server: a restart takes seconds, a failover a minute or two."""
 
 STARTING_SECONDS: Final = 10.0
-"""How long opening waits for a server that says it is starting up; any other reason is told at once."""
+"""How long opening waits for a server that is starting up; any other error is raised at once."""
 
 RENEWAL_SECONDS: Final = 4.0
-"""How long an answer to a renewal may take: of a lease of 10 s, a third of which has passed, it leaves time to try it
-again over another connection, should this one have died."""
+"""How long an answer to a renewal may take: of a lease of 10 s, a third of which has passed, it leaves time to retry
+over another connection if this one has died."""
 
 LOOK_SECONDS: Final = 2.0
-"""How long a look at what has changed may take: whoever looks, often on an event loop, does not wait for a network."""
+"""How long reading a snapshot may take: the caller, often an event loop, does not wait for a network."""
 
 _T = TypeVar("_T")
 
 Work = Callable[[Raw, bool], Coroutine[Any, Any, _T]]
-"""What is done over one connection. True: it is done again, and may have happened before."""
+"""Work over one connection. True: it is a retry, and may have happened before."""
 
 
 class PostgresAccess(Queries):
@@ -70,7 +70,7 @@ class PostgresAccess(Queries):
         self._listener: Listener | None = None
         self._changes = Changes()
         self._is_away = False
-        """The last that was heard of the server is that it could not be reached."""
+        """The server could not be reached when it was last used."""
         self._awaiting: threading.Thread | None = None
         self._closing = threading.Event()
         self._pid = 0
@@ -79,8 +79,8 @@ class PostgresAccess(Queries):
     # lifecycle ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Makes the schema (not with `create=False`), or brings it to the newest version; a server or a database that
-        is refused is untouched."""
+        """Create the schema (not with `create=False`), or migrate it to the newest version; a refused server or
+        database is untouched."""
         with self._lock:
             if self._connections is not None:
                 raise StoreError(f"{self.url} is open already.")
@@ -112,26 +112,26 @@ class PostgresAccess(Queries):
             self._changes.look(_snapshot(connection, self._sql, STATEMENT_SECONDS))
 
     def close(self) -> None:
-        """Closes every connection. Whoever waits for the server gives up. Closing twice is allowed."""
+        """Close every connection. Callers that wait for the server give up. Closing twice is allowed."""
         if self._connections is not None:
             self._check()
             self._drop("it was closed")
 
-    # reading (the verbs are in queries.py) --------------------------------------------------------
+    # reading (the operations are in queries.py) -----------------------------------------------------------------
 
     def now(self) -> int:
         moment: int = self._at_once("now")[0][0]
         return moment
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Behind a pooler nobody can be listened to, and asking again and again has to do."""
+        """Start listening, except behind a pooler, where only polling works."""
         self._check()
         if not self._address.is_pooled and self._listener is None:
             self._listener = Listener(self._address, wake)
 
     def changed(self) -> bool | None:
-        """Whether somebody else has written since this was last asked. While all connections are in use the answer is
-        no: whoever asks, asks again soon. None: the server is away; a thread waits for it to come back."""
+        """True if another process has written since the last call. False while all connections are in use: the caller
+        polls. None: the server cannot be reached; a thread waits for it."""
         connections = self._check()
         try:
             with connections.lend_idle() as connection:
@@ -148,7 +148,7 @@ class PostgresAccess(Queries):
         return None
 
     def _await_server(self) -> None:
-        """Lets a thread try until the server answers, should nobody else be trying."""
+        """Start a thread that retries until the server answers, unless there is one."""
         with self._lock:
             if self._awaiting is None or not self._awaiting.is_alive():
                 self._awaiting = threading.Thread(target=self._ask_until_answered, name="holdfast-away", daemon=True)
@@ -186,7 +186,7 @@ class PostgresAccess(Queries):
 
         return self._over(read, writes=False)
 
-    # doing it again -------------------------------------------------------------------------------------------
+    # retries --------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, bindings: tuple[Any, ...]) -> list[Any]:
         async def write(raw: Raw, _: bool) -> list[Any]:
@@ -197,9 +197,9 @@ class PostgresAccess(Queries):
         return [tuple(record)[:-1] for record in records]
 
     def _at_once(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """One statement over the connection that is kept for the lease: nobody else's work is waited for, and a server
-        that is away is not. Whoever asks, asks again soon, and for something else by then. Raises StoreError; what was
-        asked may have happened."""
+        """Send one statement over the connection that is reserved for the lease, without waiting for other work or for
+        an unreachable server: the caller repeats it soon, with other values. Raises StoreError; the statement may have
+        happened."""
         self._check()
         for is_last in (False, True):  # the connection may have died since it was last used
             try:
@@ -212,7 +212,7 @@ class PostgresAccess(Queries):
         raise AssertionError
 
     def _note(self, records: Sequence[Any]) -> None:
-        """Remembers a transaction as our own; every statement that writes gives its number last."""
+        """Record a transaction as our own; every statement that writes returns its number last."""
         if records:
             self._changes.add_own(records[0][-1])
 
@@ -220,8 +220,8 @@ class PostgresAccess(Queries):
         return self._over(lambda connection, again: connection.wait(work(connection.raw, again)), writes=writes)
 
     def _over(self, work: Callable[[Connection, bool], _T], *, writes: bool) -> _T:
-        """Does `work` over one connection. When the connection or the server goes away, waits for it to come back and
-        does it again: `work` is told that it may have happened before. Whatever is raised, it did not happen."""
+        """Call `work` over one connection. If the connection or the server is lost, wait for it and call `work` again,
+        with the information that it may have happened before. Whatever is raised, it did not happen."""
         patience = Patience(AWAY_SECONDS, self._closing, self.url)
         again = False
         while True:

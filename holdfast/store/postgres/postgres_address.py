@@ -1,6 +1,6 @@
 """PostgreSQL addresses: what a URL says about a store on a server.
 
-Owns: the options of an address that are ours, and what of an address may be shown.
+Owns: the options of an address that are ours, and which part of an address may be shown.
 Never: connects, or loads the driver: the command line shows addresses of stores that it does not open.
 Invariants: the password of an address is in no message.
 """
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from holdfast.model.errors import StoreError
 
 CONNECTIONS: Final = 8
-"""Connections of one store: a commit under way, and reads beside it. A server has 100 for everybody."""
+"""Connections of one store: a commit in progress, and reads beside it. A server has 100 in total."""
 
 STATEMENTS_KEPT: Final = 250
 """Prepared statements per connection: some hundred reads and writes, and the combinations of parts of a group."""
@@ -27,18 +27,18 @@ class Address(NamedTuple):
     """Where a store is: `postgresql://user:password@host:port/database?schema=holdfast`."""
 
     dsn: str
-    """For asyncpg: without what is meant for us."""
+    """For asyncpg: without our options."""
     shown: str
-    """For people: without the password."""
+    """As it may be shown: without the password."""
     schema: str
     """The schema that holds the tables; several stores in one database differ by it."""
     connections: int
     is_pooled: bool
-    """`statement_cache_size=0`: a transaction pooler stands between; nothing may be prepared or set."""
+    """`statement_cache_size=0`: there is a transaction pooler between; nothing may be prepared or set."""
 
 
 def address(url: str) -> Address:
-    """Reads an address. Options of ours: `schema`, `connections`, `statement_cache_size`; others are asyncpg's."""
+    """Parse an address. Our options: `schema`, `connections`, `statement_cache_size`; others are asyncpg's."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # refused here, where the message does not quote it

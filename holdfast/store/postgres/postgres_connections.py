@@ -1,9 +1,9 @@
-"""PostgreSQL connections: addresses, what a server must be, who may use which connection, what an error means.
+"""PostgreSQL connections: what a server must be, who may use which connection, what an error means.
 
-Owns: the options of an address, the settings of a connection, the event loop that each connection has for itself, the
-pool, and telling weather (try again) from a mistake (say so).
-Never: knows a table of ours (see postgres_store.py), keeps anything in a session that must be found there again:
-behind a transaction pooler every statement may meet another one.
+Owns: the settings of a connection, the event loop that each connection has for itself, the pool, and telling transient
+errors (retry) from the caller's mistakes.
+Never: knows a table of ours (see postgres_store.py), or keeps anything in a session that must be found there again:
+behind a transaction pooler every statement may use another one.
 Invariants: a connection is lent to one caller at a time. One that may be in doubt is never lent again. The password of
 an address is in no message.
 On crash: the server ends the sessions by itself; nothing needs to be undone.
@@ -28,28 +28,28 @@ from holdfast.store.postgres.postgres_address import STATEMENTS_KEPT, Address
 from holdfast.store.sql_files import load
 
 CONNECT_SECONDS: Final = 10.0
-"""How long making one connection may take; over that the server is away."""
+"""How long making one connection may take; after that the server counts as unreachable."""
 
 STATEMENT_SECONDS: Final = 60.0
-"""How long an answer may take. Statements take milliseconds: over that the network lost us, or somebody else's lock
-stands in the way; the connection is given up and what was asked is asked again."""
+"""How long an answer may take. Statements take milliseconds: after that the network has lost the connection, or a lock
+of another program blocks it; the connection is given up and the statement is retried."""
 
 OLDEST_SERVER: Final = 130_000
 """PostgreSQL 13: the first with `pg_current_xact_id` and `pg_current_snapshot`."""
 
 OWN_SETTINGS: Final = {
     # Statements are written for nested loops over indexes, in the order of run numbers: few rows each, whatever the
-    # tables hold. So they are planned once (planning a commit of one run takes as long as doing it). A plan that was
-    # made while a table was small is kept; with a scan or a hash join in it, a commit would read the whole table for
-    # as long as nobody analyses it, and lock runs in another order than that of their numbers.
+    # tables hold. So they are planned once (planning a commit of one run takes as long as executing it). A plan that
+    # was made while a table was small is kept; with a scan or a hash join in it, a commit would read the whole table
+    # until the table is analysed, and lock runs in another order than that of their numbers.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
 }
-"""Only make things quick; sent where the connection is ours alone, that is, not behind a pooler. There statements are
-planned each time, with the tables as they are."""
+"""For speed only; sent where the connection is ours alone, that is, not behind a pooler. There statements are planned
+each time, with the tables as they are."""
 
 LOST: Final = (
     OSError,
@@ -61,18 +61,18 @@ LOST: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.IdleSessionTimeoutError,
-    asyncpg.InternalClientError,  # the server said good-bye while nobody listened; of several hosts none is the primary
+    asyncpg.InternalClientError,  # the server closed an idle connection; or of several hosts none is the primary
     asyncpg.ReadOnlySQLTransactionError,  # the server became a replica: the next connection finds the new primary
 )
-"""The connection or the server is away: whether the last statement happened is not known."""
+"""The connection or the server is lost: whether the last statement happened is not known."""
 
 ROLLED_BACK: Final = (
     asyncpg.TransactionRollbackError,  # a deadlock, a serialization failure
     asyncpg.LockNotAvailableError,
-    asyncpg.QueryCanceledError,  # a timeout that somebody set for the server
+    asyncpg.QueryCanceledError,  # a timeout that an administrator set on the server
     asyncpg.InsufficientPrivilegeError,  # it was there when the store was opened, and an administrator may give it back
 )
-"""The transaction did not happen, and may when it is tried again."""
+"""The transaction did not happen, and may succeed when it is retried."""
 
 log = logging.getLogger("holdfast.store")
 
@@ -80,16 +80,17 @@ _ENDS_BY_ITSELF: Final = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', true) "
     "WHERE current_setting('idle_in_transaction_session_timeout') = '0'"
 )
-"""Whoever stands still in the middle of a transaction would keep the locks that it holds for as long, and nobody could
-take its runs over. After the time of an ordinary lease the server ends its session, which is as if the wire were cut; a
-limit that somebody has set already stays. Of this transaction only: nothing is kept in a session."""
+"""A process that is suspended in the middle of a transaction would keep its locks, and no engine could take its runs
+over. After the time of an ordinary lease the server ends its session, as if the connection were cut; a limit that an
+administrator has set stays. For this transaction only: nothing is kept in a session."""
 
 
 @asynccontextmanager
 async def in_transaction(raw: Raw, *statements: str) -> AsyncIterator[None]:
-    """Several statements, as one. They are prepared before it begins: asyncpg would do that when it comes to each, in a
-    packet that asks for no end (Flush, not Sync), and a server that waits for what follows takes the session for busy
-    and not for idle. Whoever stood still right there would keep its locks for ever, with no limit to it."""
+    """Run several statements as one transaction. They are prepared before it begins: asyncpg would prepare each one
+    when it is used, with a packet that does not end the exchange (Flush, not Sync), and a server that waits for the
+    rest takes the session for busy and not for idle. A process that was suspended right there would keep its locks
+    without a time limit."""
     await driver_internals.prepare(raw, statements)
     async with raw.transaction(isolation="read_committed"):
         await raw.execute(_ENDS_BY_ITSELF)
@@ -105,8 +106,8 @@ class Connection:
     """One connection, with an event loop of its own that runs only while its caller waits for an answer.
 
     So there is no thread between a caller and its answer: on a busy machine with two cores a hand-over to one and back
-    took 115 to 500 us, this takes 70. It may be used where a loop is running already; that one stands still meanwhile,
-    as it does while SQLite works.
+    took 115 to 500 us, this takes 70. It may be used where a loop is running already; that one is blocked meanwhile, as
+    it is while SQLite works.
     """
 
     def __init__(self) -> None:
@@ -115,7 +116,7 @@ class Connection:
         self._is_given_up = False
 
     def connect(self, where: Address, answer_seconds: float) -> None:
-        """Meets the server. Nobody uses a connection that is refused."""
+        """Connect to the server and verify it. A connection that is refused is never used."""
         self._raw = self.wait(_connect(where, answer_seconds))
         driver_internals.install_array_encoders(self._raw)
         self.wait(_verify(self._raw, where.shown))
@@ -127,11 +128,11 @@ class Connection:
 
     @property
     def is_new(self) -> bool:
-        """Whether it was not connected yet."""
+        """True before it is connected."""
         return self._raw is None
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Does `work`, which may use nothing but this connection, and returns when it is done."""
+        """Run `work`, which may use nothing but this connection, to its end."""
         if self._is_given_up:
             work.close()
             raise ConnectionAbortedError(_GIVEN_UP)
@@ -139,14 +140,14 @@ class Connection:
             return run_blocking(self._loop, work)
         except asyncio.CancelledError:
             raise ConnectionAbortedError(_GIVEN_UP) from None
-        except asyncpg.InterfaceError as error:  # asyncpg's word for misuse, and for a connection that ended before
+        except asyncpg.InterfaceError as error:  # misuse, or a connection that ended before
             if self._raw is None or not self._raw.is_closed():
                 raise
             raise ConnectionResetError(str(error)) from error
 
     def give_up(self) -> None:
-        """Lets whoever waits for an answer over it wait no longer. Any thread may call this, and no other method of a
-        connection that is lent to somebody else."""
+        """Make a caller that waits for an answer over it give up. Any thread may call this, and no other method of a
+        connection that is lent to another caller."""
         self._is_given_up = True
         with suppress(RuntimeError):  # its loop is closed already
             self._loop.call_soon_threadsafe(self._cancel_all)
@@ -157,18 +158,18 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be lent again: the server answers, and no transaction is under way."""
+        """True if it can be lent again: the server answers, and no transaction is in progress."""
         sound = self._raw is not None and not self._raw.is_closed() and not self._raw.is_in_transaction()
         return sound and not self._is_given_up
 
     def close(self) -> None:
-        """Says good-bye to the server."""
+        """Close the session on the server."""
         with suppress(*LOST, asyncpg.InterfaceError):
             self.wait(self.raw.close(timeout=1.0))
         self.drop()
 
     def drop(self) -> None:
-        """Leaves at once; the server notices by itself."""
+        """Close at once; the server notices by itself."""
         if self._loop.is_closed():
             return
         if self._raw is not None:
@@ -179,7 +180,7 @@ class Connection:
 
 
 def connected(where: Address) -> Connection:
-    """A connection of one's own, of no pool."""
+    """Make a connection outside any pool."""
     connection = Connection()
     try:
         connection.connect(where, STATEMENT_SECONDS)
@@ -190,7 +191,7 @@ def connected(where: Address) -> Connection:
 
 
 async def _end_tasks() -> None:
-    """What asyncpg has left under way (a cancel request, the end of a transport) ends before its loop does."""
+    """End what asyncpg has left in progress (a cancel request, the end of a transport) before its loop."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -212,8 +213,8 @@ async def _connect(where: Address, answer_seconds: float) -> Raw:
 
 
 async def _verify(raw: Raw, shown: str) -> None:
-    """Refuses a server that could lose what it has acknowledged, or that takes no writes. Asked of every connection:
-    a server can become another one behind its address, and a role can be given other settings."""
+    """Refuse a server that could lose what it has acknowledged, or that accepts no writes. Checked for every
+    connection: another server can take over an address, and a role can be given other settings."""
     number, version, is_replica, is_read_only, has_fsync, waits, encoding = (await raw.fetch(_SERVER))[0]
     if number < OLDEST_SERVER:
         raise StoreError(f"{shown} is PostgreSQL {version}; Holdfast needs 13 or newer.")
@@ -233,7 +234,7 @@ async def _verify(raw: Raw, shown: str) -> None:
 
 
 class Connections:
-    """The connections of one store. Any thread may ask for one; who finds all of them lent waits."""
+    """The connections of one store. Any thread may borrow one; if all are lent, it waits."""
 
     def __init__(self, where: Address, answer_seconds: float = STATEMENT_SECONDS) -> None:
         self._where = where
@@ -246,7 +247,7 @@ class Connections:
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
-        """A connection for the time of a block: an idle one, else a new one."""
+        """Lend a connection for the time of a block: an idle one, else a new one."""
         with self._places, self._lent(self._take_idle() or Connection()) as connection:
             if connection.is_new:
                 connection.connect(self._where, self._answer_seconds)
@@ -254,7 +255,7 @@ class Connections:
 
     @contextmanager
     def lend_idle(self) -> Iterator[Connection | None]:
-        """The same for what can be left undone: nothing when none is idle. Never waits, never connects."""
+        """Lend an idle connection, or None. Never waits, never connects."""
         if not self._places.acquire(blocking=False):
             yield None
             return
@@ -283,18 +284,18 @@ class Connections:
 
     @property
     def are_lent(self) -> bool:
-        """Whether anybody has one now."""
+        """True if a connection is lent."""
         return bool(self._at_work)
 
     def drop_idle(self) -> None:
-        """The server was away: what was connected before is not any more."""
+        """Drop all idle connections, because the server was lost."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.drop()
 
     def close(self) -> None:
-        """Closes the idle ones. Those that are lent answer no more, and are closed when they come back."""
+        """Close the idle connections. The lent ones give up, and are closed when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -317,7 +318,7 @@ class Connections:
 
 
 class Patience:
-    """How long, and with which pauses, somebody tries again while a server is away."""
+    """How long, and with which pauses, an operation is retried while a server cannot be reached."""
 
     def __init__(self, seconds: float, closing: threading.Event, shown: str) -> None:
         self._left = seconds
@@ -327,7 +328,7 @@ class Patience:
         self._told = False
 
     def lasts(self, error: BaseException) -> bool:
-        """Waits a little; False when it was long enough, or the store is being closed."""
+        """Wait a little; False when the time is up, or the store is being closed."""
         if self._left <= 0 or self._closing.is_set():
             return False
         if not self._told and self._pause > 0.1:
@@ -340,7 +341,7 @@ class Patience:
 
 
 def describe(error: BaseException) -> str:
-    """What an error of asyncpg says, in one line."""
+    """The message of an asyncpg error, in one line."""
     said = str(error) or type(error).__name__
     return said.splitlines()[0]
 

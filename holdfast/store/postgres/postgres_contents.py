@@ -2,7 +2,7 @@
 
 Owns: reading and writing its tables as the catalog describes them.
 Invariants: while it is frozen, one transaction that keeps writers out is open. Everything goes over one connection, and
-a lost one ends the copy: what was begun says that it is unfinished.
+a lost one ends the copy, which is marked as unfinished.
 On crash: the server rolls back what was not committed.
 """
 
@@ -28,13 +28,13 @@ WHOLE_TABLE_SECONDS: Final = 3600.0
 """How long a statement may take that reads a whole table."""
 
 LOCK_SECONDS: Final = 10
-"""How long we wait for others who use the tables: their transactions take milliseconds."""
+"""How long to wait for transactions of other programs that use the tables: ours take milliseconds."""
 
 _T = TypeVar("_T")
 
 
 class PostgresContents:
-    """Everything in a schema of ours."""
+    """Everything in a Holdfast schema."""
 
     def __init__(self, url: str) -> None:
         where = address(url)
@@ -125,7 +125,7 @@ class PostgresContents:
             self._ask("SELECT setval(pg_get_serial_sequence($1, $2), $3)", self._named(name), column, last)
 
     def _locking(self, statement: str) -> None:
-        """Executes a statement, in a transaction, that nobody else may be in the way of."""
+        """Execute a statement that needs the tables for itself, in a transaction."""
         self._wait(self._raw.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
         self._wait(self._raw.execute(statement))
 
@@ -141,7 +141,7 @@ class PostgresContents:
 
     @contextmanager
     def _in_transaction(self) -> Iterator[None]:
-        """One for this, unless one is open already."""
+        """Open a transaction, unless one is open already."""
         if self._raw.is_in_transaction():
             yield
             return
@@ -161,8 +161,8 @@ class PostgresContents:
             yield
         except asyncpg.LockNotAvailableError as error:
             raise StoreError(
-                f"{self.shown}: somebody else has used its tables for {LOCK_SECONDS} s, in a transaction that does not "
-                "end (pg_stat_activity tells who). End it, then try again."
+                f"{self.shown}: another program has used its tables for {LOCK_SECONDS} s, in a transaction that does "
+                "not end (pg_stat_activity shows it). End it, then try again."
             ) from error
         except (*LOST, asyncpg.PostgresError, asyncpg.InterfaceError, HoldfastError) as error:
             raise translated(error, self.shown) from error

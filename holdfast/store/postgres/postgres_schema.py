@@ -1,8 +1,12 @@
-"""The SQL of the PostgreSQL driver, for one schema.
+"""The SQL of the PostgreSQL driver, for one schema, and the migrations of that schema.
 
-Owns: putting the schema's name in, and making the one statement of a group out of its parts.
-Never: puts a value into SQL. What is put together stands in the files; values are always bound.
-Invariants: the same parts give the same text, so that it is prepared once.
+Owns: inserting the schema's name, building the one statement of a group from its parts, and applying the migrations.
+Never: puts a value into SQL: what is combined is in the files, and values are always bound. Never touches a database
+that it refuses, or migrates backwards.
+Invariants: the same parts give the same text, so that it is prepared once. One transaction for all missing migrations,
+one process at a time. A database with the newest schema is only read, so that a user who may not create anything can
+work with it.
+On crash: the transaction was not committed, so nothing happened.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _OUR_CHANNEL = "pg_notify('holdfast'"
 
 
 def in_schema(text: str, schema: str) -> str:
-    """SQL of ours with the name of the schema that it is for, which is also the channel in which its writers tell."""
+    """Our SQL with the name of its schema, which is also the channel of its notifications."""
     return _OUR_SCHEMA.sub(f'"{schema}"', text).replace(_OUR_CHANNEL, f"pg_notify('{schema}'")
 
 
@@ -69,7 +73,7 @@ class Statements:
 
 
 def _renumbered(text: str, used: int) -> str:
-    """With its parameters behind those that are used already."""
+    """Shift the numbers of the parameters behind those that are used already."""
     return _PARAMETER.sub(lambda found: f"${int(found[1]) + used}", text)
 
 
@@ -82,13 +86,13 @@ async def migrate(
     *,
     create: bool = True,
 ) -> int:
-    """Brings a schema to the newest version; the number of migrations applied here. Without `create` one that is not
-    there is not made."""
+    """Migrate a schema to the newest version; return the number of migrations applied here. Without `create` a missing
+    one is not created."""
     if known is None:
         known = migrations("postgres")
     try:
         missing = await inspect(connection, sql, schema, where, known)
-    except StoreError:  # it may be that somebody migrates at this moment
+    except StoreError:  # another process may be migrating at this moment
         missing = await _inspect_alone(connection, sql, schema, where, known)
     if not missing:
         return 0
@@ -110,7 +114,7 @@ async def migrate(
 async def _inspect_alone(
     connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
-    """A second look, when whoever migrates has ended."""
+    """Inspect again, after a concurrent migration has ended."""
     async with connection.transaction(isolation="read_committed"):
         await connection.fetch(sql["one_at_a_time"], schema)
         return await inspect(connection, sql, schema, where, known)
@@ -119,8 +123,8 @@ async def _inspect_alone(
 async def inspect(
     connection: Raw, sql: Statements, schema: str, where: str, known: tuple[Migration, ...]
 ) -> tuple[Migration, ...]:
-    """What is to be applied. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy, and StoreError also when
-    somebody has migrated between two of its statements."""
+    """The migrations to apply. Only reads; raises NotOurStore, NewerStore or UnfinishedCopy, and StoreError also if
+    another process has migrated between two of its statements."""
     tables = {name for (name,) in await connection.fetch(sql["tables"], schema)}
     if not tables:
         return known

@@ -1,10 +1,10 @@
 """PostgreSQL: the store of many engines.
 
-Owns: every write but a group's statements, and the repairs of the doctor. Opening, and doing again what a lost
-connection left undone, is postgres_access.py.
+Owns: every write but the statements of a group, and the repairs of the doctor. Opening, and retries after a lost
+connection, are in postgres_access.py.
 Never: decides what is written (the engine), in which statements (group_statement.py), or reads (queries.py).
-Invariants: what returned is on the server's disk. A caller never hears "unknown" for as long as the server comes back:
-what may have happened is looked up before it is done again. Nothing depends on a session.
+Invariants: what returned is on the server's disk. A caller never gets "unknown" as long as the server comes back: what
+may have happened is looked up before it is retried. Nothing depends on a session.
 On crash: the server rolls back what was not committed; every commit that returned is there.
 """
 
@@ -18,7 +18,7 @@ import asyncpg
 from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import accepts
 from holdfast.store.postgres.driver_internals import Raw
-from holdfast.store.postgres.group_statement import Landing, portions, state_of_run
+from holdfast.store.postgres.group_statement import GroupWriter, portions, state_of_run
 from holdfast.store.postgres.postgres_access import PostgresAccess
 from holdfast.store.postgres.postgres_connections import describe, in_transaction
 from holdfast.store.queries import run_row
@@ -36,7 +36,7 @@ from holdfast.store.row_types import (
 from holdfast.store.sql_files import migrations
 
 CLAIM_ROUNDS: Final = 3
-"""How often a claim looks again at runs that somebody was writing to: they are locked for a commit's time."""
+"""How often a claim retries runs that another transaction was writing to: they are locked for the time of a commit."""
 
 READ_EVERYTHING_SECONDS = 24 * 3600.0
 """How long reading a whole database may take: at 100 MB a second, 8 TB."""
@@ -45,20 +45,20 @@ READ_EVERYTHING_SECONDS = 24 * 3600.0
 class PostgresStore(PostgresAccess):
     """The store in a schema of a PostgreSQL database: `postgresql://user:password@host:5432/database?schema=holdfast`.
 
-    Any thread may call any verb, also one that runs an event loop, which stands still meanwhile. Raises StoreError or
-    one of its kinds, and OutcomeUnknown from a verb that writes when the server did not come back in time.
+    Any thread may call any operation, also one that runs an event loop, which is blocked meanwhile. Raises StoreError
+    or one of its kinds, and OutcomeUnknown from a write if the server did not come back in time.
     """
 
     # writing --------------------------------------------------------------------------------------------------
 
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
-        return [landed for portion in portions(group) for landed in self._land(portion)]
+        return [done for portion in portions(group) for done in self._commit(portion)]
 
     def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        return self.commit(group)  # a server lets others write beside us, and tidies up by itself
+        return self.commit(group)  # a server has concurrent writers, and needs no checkpoint
 
-    def _land(self, group: Sequence[Commit]) -> list[CommitResult]:
-        return self._do(lambda raw, again: self._landing(raw, again).land(group))
+    def _commit(self, group: Sequence[Commit]) -> list[CommitResult]:
+        return self._do(lambda raw, again: self._group_writer(raw, again).write(group))
 
     def reserve_run_numbers(self, count: int) -> int:
         assert count > 0
@@ -94,8 +94,8 @@ class PostgresStore(PostgresAccess):
         self._change_slots(pool, "give_slots", (engine, pool, count))
 
     def _change_slots(self, pool: str, name: str, bindings: tuple[Any, ...]) -> int:
-        """Changes places of a pool, once: what may have happened before is asked of the server, by the number of the
-        transaction, when nobody else is at this pool."""
+        """Change slots of a pool exactly once: under the lock of the pool, the server is asked by the number of the
+        transaction whether an earlier try has happened."""
         key = f"holdfast {self._address.schema} {pool}"
         earlier: list[tuple[int, int]] = []
 
@@ -168,8 +168,8 @@ class PostgresStore(PostgresAccess):
                 said[message.message_id] = says
         return became
 
-    def _landing(self, raw: Raw, again: bool) -> Landing:
-        return Landing(raw, self._sql, self._changes.add_own, in_doubt=again)
+    def _group_writer(self, raw: Raw, again: bool) -> GroupWriter:
+        return GroupWriter(raw, self._sql, self._changes.add_own, in_doubt=again)
 
     # repairs ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class PostgresStore(PostgresAccess):
         return Health(self._unreadable() if thorough else [], durable, schema, len(migrations("postgres")))
 
     def _unreadable(self) -> list[str]:
-        """What the server says when it reads every table whole."""
+        """The errors that the server reports when it reads every table."""
 
         async def read(connection: Raw, _: bool) -> list[str]:
             try:
@@ -215,6 +215,6 @@ class PostgresStore(PostgresAccess):
 
 
 def _was_raced(message: MessageRow, met: tuple[Any, ...]) -> bool:
-    """Not known when we looked, and not stored by us though its run takes it: somebody was quicker with the same id."""
+    """True if a concurrent sender inserted the same message id between our look-up and our insert."""
     status, is_known, _, is_stored = met
     return not is_known and not is_stored and status is not None and accepts(status, message.kind)

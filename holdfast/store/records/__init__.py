@@ -2,5 +2,5 @@
 
 What the engine, which writes, and `inspect`, which only reads, share: the journal checked event by event, its history
 with branches, a run's state from its rows, stored values, compiled definitions. Imports `model` and the store's
-contract; the drivers do not know it.
+contract; the drivers do not import it.
 """

@@ -1,6 +1,7 @@
-"""Expected rows: what the state tables must hold for a run, by its journal.
+"""Expected rows: what the state tables must hold for a run, according to its journal.
 
-Owns: the form in which an audit of a journal hands its result to the engine, which writes rows again.
+Owns: the result of an audit, with which the engine rewrites rows, and the rows of waits and timers that are derived
+from a whole journal. (While a run advances, state_rows.py derives them from the latest events.)
 Never: audits (inspect/doctor/audit.py) or writes (engine/rebuilding.py, engine/repairs.py).
 """
 
@@ -26,27 +27,27 @@ class ExpectedRows(msgspec.Struct, frozen=True):
     seq: int
     head_hash: bytes
     token: int
-    """The highest that an event of the journal carries."""
+    """The highest token of an event of the journal."""
     state: RunState
     nodes: dict[InstanceKey, NodeRow]
     waits: dict[str, WaitRow]
     timers: dict[str, TimerRow]
     opened_waits: frozenset[str]
-    """Every wait that the journal knows, on any branch, also of the run that this one was forked from."""
+    """Every wait of the journal, on any branch, also of the run that this one was forked from."""
     known_timers: frozenset[str]
 
 
 class JournalAudit(msgspec.Struct, frozen=True):
-    """What an audit of one run came to."""
+    """The result of the audit of one run."""
 
     expected: ExpectedRows | None
-    """None when the journal cannot testify: events are missing, were changed, or do not follow each other."""
+    """None if the journal is damaged: events are missing, were changed, or do not follow each other."""
     damage: str | None = None
     """The first damage of the journal, or of what the run's row says about its last event."""
     differs: str | None = None
-    """The first way in which the rows differ from what is expected."""
+    """The first difference between the rows and the expected ones."""
     problem: str | None = None
-    """The first thing that is wrong, where rows do not differ."""
+    """The first problem other than a difference of rows."""
 
 
 class _Closed(NamedTuple):
@@ -70,12 +71,12 @@ class _Over(NamedTuple):
 
 
 _LEFT_BEHIND = _Closed(0, "superseded", None)
-"""How a wait ended that no event closed: another branch was opened, and it did not take it over."""
+"""The end of a wait that no event closed: another branch was opened, and did not inherit it."""
 
 
-class Register:
-    """The waits and timers of one run. Of a run that was forked off another one, what lies before `after`, the cut, is
-    with that one."""
+class WaitAndTimerHistory:
+    """Every wait and timer that one run ever had, on any branch. For a forked run, those before the cut (`after`)
+    belong to its origin. Events may be added more than once, and in any order: the latest of each kind counts."""
 
     def __init__(self, entries: Iterable[ev.Entry] = ()) -> None:
         self.opened: dict[str, ev.Entry] = {}
@@ -87,15 +88,15 @@ class Register:
         for entry in entries:
             self.note(entry)
 
-    def copy(self) -> Register:
-        """A second register that goes on from here by itself."""
-        other = Register()
+    def copy(self) -> WaitAndTimerHistory:
+        """A copy that can be extended independently."""
+        other = WaitAndTimerHistory()
         other.opened, other.timers = dict(self.opened), dict(self.timers)
         other._closed, other._over = dict(self._closed), dict(self._over)
         return other
 
     def note(self, entry: ev.Entry) -> None:
-        """Take an event of the run."""
+        """Add an event of the run."""
         match entry.event:
             case ev.WaitOpened(wait_id=wait_id):
                 self.opened.setdefault(wait_id, entry)
@@ -114,7 +115,7 @@ class Register:
         self._over[timer] = max(over, self._over.get(timer, over))
 
     def wait_rows(self, state: RunState, after: int = 0) -> dict[str, WaitRow]:
-        """The rows of all waits that were opened behind `after`, when this is what the journal folds to."""
+        """The rows of all waits that were opened after `after`, given the state that the journal folds to."""
         rows: dict[str, WaitRow] = {}
         for wait_id, entry in self.opened.items():
             if entry.seq <= after:
@@ -127,7 +128,7 @@ class Register:
         return rows
 
     def timer_rows(self, state: RunState, after: int = 0) -> dict[str, TimerRow]:
-        """The rows of all timers that were set behind `after`, when this is what the journal folds to."""
+        """The rows of all timers that were set after `after`, given the state that the journal folds to."""
         rows: dict[str, TimerRow] = {}
         for timer, (seq, due_at, branch, boot, elapsed) in self.timers.items():
             if seq <= after:

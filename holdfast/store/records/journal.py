@@ -1,8 +1,10 @@
-"""Journal: stored events, checked before their data is used.
+"""Journal: stored events, checked before their data is used; a run's whole history; the compiled definitions.
 
 Owns: `event_of`, the one way from a stored event to its data. The event's own link (its hash over the event before it
-and everything in its row) is recomputed first, so that a changed byte is CorruptJournal and never a value.
-Never: follows the whole chain (`doctor/audit.py` does), or checks what this process wrote and still has in memory.
+and everything in its row) is recomputed first, so that a changed byte is CorruptJournal and never a value. `History`,
+the one way from all events of a run to its branches and their states. `Plans`, which compiles each version once.
+Never: checks what this process wrote and still has in memory. `History` is not needed to advance a run (its rows are
+enough); only to branch, recover, check and inspect.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ from holdfast.store.contract import Store
 from holdfast.store.row_types import EventRow, LinkedRow, RunRow
 
 CANNOT_BE_READ = (CorruptJournal, StoreError)
-"""What reading a run's rows or journal can lead to. It is no failure of the run, or of the body that asked."""
+"""Errors of reading a run's rows or journal. They are not a failure of the run, nor of the body that reads."""
 DAMAGE = (CorruptJournal, StoreDamaged)
-"""Of these what trying again does not help: the run is put on hold."""
+"""Those of them that a retry cannot help: the run is put on hold."""
 
 
 def hold_reason(error: Exception) -> str:
-    """The hold of a run that cannot be read."""
+    """The reason for the hold of a run that cannot be read."""
     code = NewerFormat.code if isinstance(error, NewerFormat) else "corrupt"
     what = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
     return f"{code}: {what}"
 
 
 def refuse_newer(row: RunRow) -> None:
-    """Raise NewerFormat when a run was written by a newer Holdfast: what its events mean is not known here."""
+    """Raise NewerFormat if a run was written by a newer Holdfast, whose events this one may not understand."""
     if is_newer(row.format):
         raise NewerFormat(f"run {row.run_id} was {newer(row.format)}")
 
@@ -57,7 +59,7 @@ def event_of(row: LinkedRow) -> Any:
 
 
 def check_link(row: LinkedRow) -> None:
-    """Raise CorruptJournal when an event is not the one that was written."""
+    """Raise CorruptJournal if an event is not the one that was written."""
     _, seq, branch, kind, node, path, visit, at, token, found, data, previous, run_id = row
     if previous is None and seq > 1:
         raise CorruptJournal(f"event {seq - 1} of run {run_id} is missing from its journal")
@@ -72,7 +74,7 @@ def check_link(row: LinkedRow) -> None:
 
 
 def event_at(store: Store, row: RunRow, seq: int) -> Any:
-    """One event of a run's journal, which must be there."""
+    """Read one event of a run's journal, which must exist."""
     held = store.event_data(row.run_no, [seq]).get(seq)
     if held is None:
         raise CorruptJournal(f"event {seq} of run {row.run_id} is missing from its journal")
@@ -80,7 +82,7 @@ def event_at(store: Store, row: RunRow, seq: int) -> Any:
 
 
 def readable(run_id: str, seq: int, type_name: str, data: bytes) -> Any:
-    """An event, decoded. Raises CorruptJournal, which says of which event."""
+    """Decode an event. Raises CorruptJournal, which names the event."""
     try:
         return journal_format.decode(type_name, data)
     except CorruptJournal as error:
@@ -88,14 +90,14 @@ def readable(run_id: str, seq: int, type_name: str, data: bytes) -> Any:
 
 
 class Plans:
-    """The plans of one store that have been read so far."""
+    """The compiled definitions of one store, each read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._by_version: dict[tuple[str, int], Plan] = {}
 
     def numbered(self, workflow: str, version: int, definition: Definition | None = None) -> Plan:
-        """The plan of a version; `definition` saves reading it. Raises CorruptJournal when the store has no such
+        """The plan of a version; `definition` saves reading it. Raises CorruptJournal if the store has no such
         version."""
         plan = self._by_version.get((workflow, version))
         if plan is None:
@@ -109,13 +111,13 @@ class Plans:
 
 
 def entry_of(run_id: str, row: EventRow) -> ev.Entry:
-    """A stored event of a run, decoded."""
+    """Decode a stored event of a run."""
     event = readable(run_id, row.seq, row.type, row.data)
     return ev.Entry(row.seq, row.at, event, row.node, row.path, row.visit, row.branch)
 
 
 def _check_chain(store: Store, row: RunRow, events: list[EventRow]) -> None:
-    """Raise CorruptJournal when an event is missing, or is not the one that was written."""
+    """Raise CorruptJournal if an event is missing, or is not the one that was written."""
     run_ids: dict[int, str] = {row.run_no: row.run_id}
     previous: bytes | None = None
     for number, event in enumerate(events, start=1):
@@ -129,7 +131,8 @@ def _check_chain(store: Store, row: RunRow, events: list[EventRow]) -> None:
 
 
 class History:
-    """Everything that happened to one run, on all its branches. A journal that makes no sense is CorruptJournal."""
+    """Everything that happened to one run, on all its branches. Raises CorruptJournal if events contradict each
+    other."""
 
     def __init__(self, store: Store, plans: Plans, row: RunRow, until: int | None = None) -> None:
         """`until`: only the events up to this one are read."""
@@ -147,7 +150,7 @@ class History:
 
     @property
     def shared_until(self) -> int:
-        """Up to here the journal is that of the run which this one was forked from; 0: it is all its own."""
+        """Up to this event the journal is that of the run which this one was forked from; 0: all events are its own."""
         return max((row.seq for row in self.rows if row.run_no != self.row.run_no), default=0)
 
     def plan(self, version: int) -> Plan:
@@ -170,7 +173,7 @@ class History:
             return lineage.lineage(self.entries, branch, self.plan)
 
     def state(self, branch: int, line: list[ev.Entry] | None = None) -> RunState:
-        """What a branch came to; `changed` lists every instance of it."""
+        """The state that a branch folds to; `changed` lists all of its instances."""
         line = self.line(branch) if line is None else line
         with self._making_sense():
             found = lineage.fold(self.plan_of(branch), self.row.run_no, self.row.run_id, line)
@@ -182,7 +185,7 @@ class History:
 
     @contextmanager
     def _making_sense(self) -> Iterator[None]:
-        """Events that cannot follow each other lead to anything."""
+        """Report any error of events that cannot follow each other as CorruptJournal."""
         try:
             yield
         except CorruptJournal as error:

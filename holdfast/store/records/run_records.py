@@ -1,6 +1,6 @@
 """Run records: what the row of a run and single events of its journal say.
 
-Owns: finding a run by its id, its fold, how it began, what it works with, how it ended and what its result is.
+Owns: finding a run by its id, its fold, how it began, its input, how it ended and its result.
 Never: changes anything.
 """
 
@@ -24,9 +24,9 @@ from holdfast.store.row_types import EventRow, RunRow
 
 
 def find_run(store: Store, run_id: str) -> RunRow:
-    """A run by its whole id: a prefix would send a request to another run whenever the right one does not exist."""
+    """Find a run by its whole id: a prefix would send a request to another run if the right one does not exist."""
     if not texts.is_name(run_id):
-        raise UnknownRun(f"{run_id!r:.60} is no run id; `holdfast list` shows the runs there are")
+        raise UnknownRun(f"{run_id!r:.60} is not a run id; `holdfast list` shows the runs there are")
     row = store.run(run_id)
     if row is None:
         raise UnknownRun(f"there is no run {run_id!r} in {store.url}; `holdfast list` shows the runs there are")
@@ -42,7 +42,7 @@ def fold_of(row: RunRow) -> Fold:
 
 
 def creation_of(store: Store, row: RunRow) -> ev.RunCreated:
-    """How a run began."""
+    """The event that created a run."""
     first = event_at(store, row, 1)
     if not isinstance(first, ev.RunCreated):
         raise CorruptJournal(f"the journal of run {row.run_id} does not begin with its creation")
@@ -50,7 +50,7 @@ def creation_of(store: Store, row: RunRow) -> ev.RunCreated:
 
 
 def input_of(store: Store, row: RunRow) -> Any:
-    """The input that a run works with: what it was given, or what somebody made of that since."""
+    """The current input of a run: what it was started with, or what an edit has made of that."""
     seq = fold_of(row).input_seq
     holder = event_at(store, row, seq)
     if not isinstance(holder, ev.RunCreated | ev.InputEdited):
@@ -64,7 +64,7 @@ def current_visits(row: RunRow) -> dict[str, int]:
 
 
 def cancel_asked(row: RunRow) -> tuple[str, str] | None:
-    """Why a run that has not ended is being cancelled, and who asked for it; None when nobody did."""
+    """Why a run that has not ended is being cancelled, and who asked for it; None if it is not."""
     fold = fold_of(row)
     if row.status in RUN_TERMINAL or fold.cancel_reason is None:
         return None
@@ -72,12 +72,12 @@ def cancel_asked(row: RunRow) -> tuple[str, str] | None:
 
 
 def closing_of(row: RunRow) -> str:
-    """What a run does that is about to end: failing, cancelling or compensating; empty when it is not."""
+    """How a run is about to end: failing, cancelling or compensating; empty if it is not."""
     return fold_of(row).closing
 
 
 def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
-    """Those of some events that the line of history of a run's current branch may have, by their branch alone."""
+    """Those of these events that may belong to the current branch, by their branch alone."""
     if row.branch == ROOT_BRANCH:
         return events
     ancestors = fold_of(row).ancestors
@@ -85,7 +85,7 @@ def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
 
 
 def terminal_event(store: Store, row: RunRow) -> Any:
-    """The event that ended a run: its last one but for the request that brought it about."""
+    """The event that ended a run: its last one except for the request that led to it."""
     found = store.events(row.run_no, max(0, row.last_seq - 4), types=("RunCompleted", "RunFailed", "RunCancelled"))
     if not found:
         raise CorruptJournal(f"run {row.run_id} has {row.status}, but its journal does not say how")
@@ -93,9 +93,9 @@ def terminal_event(store: Store, row: RunRow) -> Any:
 
 
 def result_of(store: Store, row: RunRow, completed: ev.RunCompleted) -> bytes:
-    """The result of a completed run as JSON. One that is too large for an event is made, each time that it is read,
-    from the values that the journal holds already (a map of 100,000 items). Raises CorruptJournal when one of these
-    cannot be read."""
+    """The result of a completed run as JSON. One that is too large for an event is built, each time it is read, from
+    the values that the journal holds already (a map of 100,000 items). Raises CorruptJournal if one of these cannot be
+    read."""
     if completed.located is None:
         return bytes(completed.result)
     plan = Plans(store).numbered(row.workflow, row.version)

@@ -1,7 +1,7 @@
-"""Rows: a run's state as table rows, and back.
+"""State rows: a run's state as table rows, and back.
 
 Owns: the one mapping between RunState and the state tables.
-Invariants: reading back what was written gives the same state (what is marked "never stored" there excepted).
+Invariants: reading back what was written gives the same state (except for what is marked "never stored" there).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.model.timers import Elapsed
 from holdfast.store.row_types import EventRow, NodeRow, RunChange, RunRow, TimerRow, WaitRow
 
 UNREADABLE = (CorruptJournal, KeyError, ValueError, AssertionError)
-"""What a run whose rows or journal are damaged may lead to when it is read."""
+"""Errors of reading a run whose rows or journal are damaged."""
 _encode = msgspec.json.Encoder().encode
 _fold = msgspec.json.Decoder(Fold).decode
 _counters = msgspec.json.Decoder(Counters).decode
 _captured = msgspec.json.Decoder(dict[str, Any]).decode
 _RUN_STATUSES = {status.value: status for status in RunStatus}
 _NODE_STATUSES = {status.value: status for status in NodeStatus}
-"""By name: what an Enum does to find a member takes as long as the rest of an instance."""
+"""By name: looking up an Enum member takes as long as building the rest of an instance."""
 
 
 class _WaitData(msgspec.Struct, gc=False):
@@ -69,7 +69,7 @@ def node_row(run_no: int, ns: NodeState, is_open: int) -> Any:
 
 
 def changed_nodes(state: RunState) -> list[NodeRow]:
-    """The rows that the latest events touched; they count as written from now on."""
+    """The rows that the latest events changed; they count as written from now on."""
     rows = []
     for ns in state.changed:
         ns.changed = False
@@ -80,12 +80,12 @@ def changed_nodes(state: RunState) -> list[NodeRow]:
 
 _ASIDE = frozenset({ev.WaitOpened, ev.WaitClosed, ev.RunEdited, ev.TimerSet, ev.TimerFired, ev.TimerCancelled})
 _KINDS = {kind: (name, kind in _ASIDE) for name, kind in ev.TYPES.items()}
-"""What a type of event is called, and whether it changes waits or timers."""
+"""The name of an event type, and whether it changes waits or timers."""
 
 
 def event_rows(state: RunState, entries: list[ev.Entry], token: int) -> tuple[list[EventRow], bool]:
-    """Events as rows, linked to the ones before them, and whether some of them change waits or timers. Moves the run's
-    head hash, and raises its format where an event needs that."""
+    """Events as rows, linked to the ones before them, and whether some of them change waits or timers. Updates the
+    run's head hash, and raises its format where an event needs that."""
     rows: list[Any] = []  # plain tuples in the order of EventRow: this is the hottest loop there is
     aside = False
     previous, run_no, run_id = state.head_hash, state.run_no, state.run_id
@@ -154,7 +154,7 @@ def run_row(
 
 
 def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
-    """Rows of the waits that these events opened, handed on or closed, one for each."""
+    """Rows of the waits that these events opened, reassigned or closed, one for each."""
     rows: dict[str, WaitRow] = {}
     for entry in entries:
         match entry.event:
@@ -173,7 +173,7 @@ def wait_rows(state: RunState, entries: list[ev.Entry]) -> list[WaitRow]:
 
 
 def wait_row(run_no: int, opened: ev.Entry, wait: WaitState | None) -> WaitRow:
-    """The row of a wait: the event that opened it, and what it is now (None: not open any more)."""
+    """The row of a wait, from the event that opened it and its current state (None: closed)."""
     e = opened.event
     where = wait_about(e.about)
     return WaitRow(
@@ -194,7 +194,7 @@ def wait_row(run_no: int, opened: ev.Entry, wait: WaitState | None) -> WaitRow:
 
 
 def _known_wait(run_no: int, wait_id: str, status: str, *changed: str | None) -> WaitRow:
-    """A change of a wait that has its row: basket, assignee, outcome, actor. Of the rest the store takes nothing."""
+    """A change of a wait that has a row: basket, assignee, outcome, actor. The store ignores the other fields."""
     return WaitRow(run_no, wait_id, "", None, None, 1, 1, status, 0, None, b"{}", *changed)
 
 
@@ -216,7 +216,7 @@ def timer_rows(state: RunState, entries: list[ev.Entry]) -> list[TimerRow]:
 
 
 def node_from_row(state: RunState, row: NodeRow) -> NodeState:
-    """An instance from its row, with the scope it lies in (made up if that is closed)."""
+    """An instance from its row, with its scope (a placeholder if that is closed)."""
     (
         _, node, path, visit, status_name, attempt, failures, output_seq, memory_seq, not_before, captured, counted, _,
         started_at, finished_at,
@@ -259,7 +259,7 @@ def node_from_row(state: RunState, row: NodeRow) -> NodeState:
 def state_from_rows(
     plan: Plan, row: RunRow, nodes: Sequence[NodeRow], waits: Iterable[WaitRow], timers: Iterable[TimerRow]
 ) -> RunState:
-    """A run's state as its rows tell it. Very many runs may wake together: this is their way back into memory."""
+    """Build a run's state from its rows. Optimised: very many runs may be loaded at the same time."""
     state = RunState(
         plan,
         row.run_no,
@@ -323,7 +323,7 @@ def about_of(row: WaitRow) -> dict[str, Any]:
 
 
 def child_of(row: WaitRow) -> str | None:
-    """The child that a wait is for, if it is for one. Of a row that cannot be read `state_from_rows` says so."""
+    """The child that a wait is for, if any. An unreadable row is reported by `state_from_rows`."""
     try:
         return _any_data(row.data).get("child") if row.kind == "child" else None
     except msgspec.MsgspecError:

@@ -1,6 +1,6 @@
-"""Values: located expressions become bytes.
+"""Stored values: located expressions become bytes.
 
-Owns: the cache of outputs (by bytes), reading them by seq, and making a map's virtual output from its items.
+Owns: the cache of outputs (by bytes), reading them by seq, and building a map's virtual output from its items.
 Never: decides which event holds a value (model/references.py does).
 Invariants: what a consumer gets is made from stored bytes, never from another body's object.
 """
@@ -35,7 +35,7 @@ ENTRY_BYTES = 100
 """What a cached value costs beside its own bytes, roughly."""
 
 LISTS_CUT = 16
-"""Lists kept in slices; maps that run side by side take turns, and cutting 100,000 items takes milliseconds."""
+"""Lists kept in slices; concurrent maps alternate, and slicing 100,000 items takes milliseconds."""
 
 _encode = msgspec.json.Encoder().encode
 _plain = msgspec.json.Decoder().decode
@@ -55,10 +55,10 @@ class Values:
         self._pinned: dict[int, dict[int, bytes]] = {}
         self._pinned_vars: dict[int, dict[tuple[int, str], bytes]] = {}
         self._slices: OrderedDict[tuple[int, int, tuple[Any, ...]], list[msgspec.Raw]] = OrderedDict()
-        """Long lists cut into their items, the few that maps are running over."""
+        """Long lists in slices, for the few that maps are running over."""
 
     def put(self, run_no: int, seq: int, value: bytes) -> None:
-        """Remember what an event holds, for its readers."""
+        """Cache the value that an event holds."""
         with self._lock:  # large reads run beside the loop
             held = self._cache.get(run_no)
             if held is None:
@@ -70,7 +70,7 @@ class Values:
                 self._make_room(run_no)
 
     def _make_room(self, keep: int) -> None:
-        """Forget the oldest values: those of another run first, else the first ones of this run."""
+        """Evict the oldest values: those of another run first, else the first ones of this run."""
         oldest = next(iter(self._cache))
         held = self._cache[oldest]
         if oldest != keep:
@@ -86,21 +86,21 @@ class Values:
             self._size = 0
 
     def pin(self, run_no: int, seq: int, value: bytes, variables: dict[str, bytes]) -> None:
-        """Hold an output, and the variables set with it, that are not in the store yet (a lazy run's)."""
+        """Pin an output, and the variables set with it, that are not in the store yet (of a lazy run)."""
         self._pinned.setdefault(run_no, {})[seq] = value
         for name, data in variables.items():
             self._pinned_vars.setdefault(run_no, {})[seq, name] = data
 
     def unpin(self, run_no: int) -> None:
-        """Everything of this run is stored, or will never be."""
+        """Unpin the values of a run: they are stored now, or never will be."""
         if self._pinned:
             self._pinned_vars.pop(run_no, None)
             for seq, value in self._pinned.pop(run_no, {}).items():
                 self.put(run_no, seq, value)
 
     def forget(self, run_no: int) -> None:
-        """A run has ended, or what we thought of it is not so (a commit was refused, and somebody else may write other
-        events under the same numbers)."""
+        """Drop the values of a run that has ended, or whose commit was refused: another engine may write other events
+        under the same numbers."""
         if self._pinned:
             self._pinned.pop(run_no, None)
             self._pinned_vars.pop(run_no, None)
@@ -116,7 +116,7 @@ class Values:
             del self._slices[key]
 
     def in_memory(self, run_no: int, located: Any) -> bool:
-        """Whether loading would not touch the store."""
+        """True if loading would not read the store."""
         if not isinstance(located, list):
             return True
         match located[0]:
@@ -167,7 +167,7 @@ class Values:
         return found
 
     def _stored(self, run_no: int, seqs: Sequence[int]) -> dict[int, bytes]:
-        """The values that these events hold. Raises CorruptJournal when one is missing, or not the one that was
+        """The values that these events hold. Raises CorruptJournal if one is missing, or not the one that was
         written."""
         rows = self._store.event_data(run_no, seqs)
         for seq in seqs:
@@ -175,9 +175,9 @@ class Values:
                 raise CorruptJournal(f"event {seq} of run number {run_no} is missing")
         return {seq: held_value(event_of(row)) for seq, row in rows.items()}
 
-    def bring(self, wanted: Iterable[tuple[int, Any]]) -> None:
-        """Read what located expressions, each of some run, are made of, all at once. What is missing or cannot be read
-        is left to whoever loads it."""
+    def prefetch(self, wanted: Iterable[tuple[int, Any]]) -> None:
+        """Read the values that located expressions, each of some run, depend on, in one read. Missing or damaged ones
+        are reported by `load`."""
         places = {(run_no, seq) for run_no, located in wanted for seq in _places(located) if not self._has(run_no, seq)}
         if places:
             for (run_no, seq), row in self._store.event_data_of(sorted(places)).items():
@@ -185,7 +185,7 @@ class Values:
                     self.put(run_no, seq, held_value(event_of(row)))
 
     def _part(self, run_no: int, seq: int, keys: tuple[str | int, ...]) -> bytes:
-        """A part of a stored value. Items of a long list are taken from slices that are cut once."""
+        """A part of a stored value. Items of a long list come from slices that are made once."""
         last = keys[-1]
         if isinstance(last, int) and last >= 0:
             slices = self._cut(run_no, seq, keys[:-1])
@@ -254,7 +254,7 @@ class Values:
             for lane in lanes:
                 nodes |= by_path.get(path + lane, {})
             located.append(self._item_located(state, scope, nodes))
-        self._prefetch(state.run_no, located)
+        self._fetch_items(state.run_no, located)
         return [self.load(state, x) for x in located]
 
     def _outputs(self, run_no: int, scope: str, keys: range, rows: Sequence[NodeRow]) -> list[bytes]:
@@ -272,7 +272,7 @@ class Values:
         return values
 
     def _owner(self, state: RunState, node: str, path: str) -> NodeState:
-        """A map, whether the item or round that it lies in is still open or not."""
+        """A map, whether its enclosing item or round is still open or not."""
         ns = _Instances(self._store, state, {}).get((node, path))
         if ns is None:
             raise CorruptJournal(f"{node}@{path} of run {state.run_id} is missing")
@@ -286,8 +286,8 @@ class Values:
         view = _View(_Instances(self._store, state, nodes), state)
         return references.locate(view, scope, scope.plan.result)
 
-    def _prefetch(self, run_no: int, located: list[Any]) -> None:
-        """One read for many items, in portions: a map of 100,000 must not be 100,000 reads."""
+    def _fetch_items(self, run_no: int, located: list[Any]) -> None:
+        """Read many items at once, in portions: a map of 100,000 must not be 100,000 reads."""
         wanted = [
             x[1] for x in located if isinstance(x, list) and x[0] == "at" and x[1] not in self._cache.get(run_no, ())
         ]
@@ -296,7 +296,7 @@ class Values:
 
 
 class _View:
-    """A run's state with some closed instances laid over it, for `references.locate`."""
+    """A run's state overlaid with some closed instances, for `references.locate`."""
 
     def __init__(self, nodes: _Instances, state: RunState) -> None:
         self.nodes = nodes
@@ -304,7 +304,7 @@ class _View:
 
 
 class _Instances:
-    """Instances by (node, path): those at hand, those of the state, and from their rows those of scopes that closed."""
+    """Instances by (node, path): those given, those of the state, and from their rows those of closed scopes."""
 
     def __init__(self, store: Store, state: RunState, at_hand: dict[tuple[str, str], NodeState]) -> None:
         self._store = store
@@ -361,5 +361,5 @@ def held_value(event: Any) -> bytes:
 
 
 def failed_value(error: ev.ErrorInfo) -> bytes:
-    """How a failed item stands in the list of a map that collects errors."""
+    """The form of a failed item in the list of a map that collects errors."""
     return _encode({"$failed": error})

@@ -104,7 +104,7 @@ class ServerStore(PostgresStore, WorldDatabase):
 
     def commit_in_doubt(self, group: Sequence[Commit]) -> list[CommitResult]:
         """What the driver does with a group that it has sent, when the connection was lost before the answer."""
-        return self._do(lambda raw, _: self._landing(raw, True).land(group))
+        return self._do(lambda raw, _: self._group_writer(raw, True).write(group))
 
     def _fetch(self, sql: str, *bindings: Any) -> list[Any]:
         return list(map(tuple, self._do(lambda raw, again: raw.fetch(sql, *bindings), writes=False)))

@@ -2,7 +2,7 @@
 -- then one part a table, then the answer. Each part is fed by arrays, one a column, and numbers its parameters from 1.
 
 -- name: fence_steps
--- Runs that only go on: no index of run_state is touched. The lists are in the order of run numbers. The hash tells
+-- Runs that only advance: no index of run_state is touched. The lists are in the order of run numbers. The hash tells
 -- apart two runs with one number, which a database that fell back to an earlier state can have.
 fence AS (
     UPDATE holdfast.run_state AS r SET last_seq = v.last_seq, head_hash = v.head_hash, recoveries = v.recoveries
@@ -13,8 +13,8 @@ fence AS (
     RETURNING 1)
 
 -- name: fence_moves
--- Runs of which anything may change; of one that only goes on `status` is null, and what follows it stays as it is.
--- One that is given back unfinished keeps the name of who gives it.
+-- Runs of which anything may change; for one that only advances `status` is null, and the columns after it stay.
+-- One that is released unfinished keeps the name of the engine that releases it.
 fence AS (
     UPDATE holdfast.run_state AS r SET
         last_seq = v.last_seq, head_hash = v.head_hash, recoveries = v.recoveries,
@@ -36,7 +36,7 @@ fence AS (
     RETURNING 1)
 
 -- name: create_runs
--- New runs, and new children of runs. Of those that nobody owns whoever listens is told.
+-- New runs, and new children of runs. Listeners are notified of those without an owner.
 created AS (
     INSERT INTO holdfast.run_state (run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token,
         engine, fold, input_hash, parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at,
@@ -81,7 +81,8 @@ events AS (
         AS v (run_no, seq, branch, type, node, path, visit, at, token, hash, data))
 
 -- name: put_waits
--- Waits, opened, handed on or closed; what a wait is about never changes, and one that is closed stays where it was.
+-- Waits, opened, reassigned or closed; what a wait is about never changes, and closing it keeps its basket and
+-- assignee.
 waits AS (
     INSERT INTO holdfast.run_waits AS w (run_no, wait_id, kind, node, path, visit, branch, status, since, until, data,
         basket, assignee, outcome, actor)
@@ -116,7 +117,7 @@ outcomes AS (
     WHERE m.message_id = v.message_id)
 
 -- name: add_messages
--- Messages to other runs; one that exists already is left as it is.
+-- Messages to other runs; an existing one is left as it is.
 messages AS (
     INSERT INTO holdfast.run_inbox_messages (message_id, run_no, kind, payload, created_at, status, outcome)
     SELECT v.message_id, v.run_no, v.kind, v.payload, v.created_at, v.status, v.outcome
@@ -125,7 +126,7 @@ messages AS (
     ON CONFLICT (message_id) DO NOTHING)
 
 -- name: put_branches
--- The branches that runs go on with.
+-- The current branches of runs.
 branches AS (
     INSERT INTO holdfast.run_branches (run_no, branch, parent, cutoff_seq, key_epoch, reason, origin_no, created_at)
     SELECT v.run_no, v.branch, v.parent, v.cutoff_seq, v.key_epoch, v.reason, v.origin_no, v.created_at
@@ -134,7 +135,7 @@ branches AS (
         AS v (run_no, branch, parent, cutoff_seq, key_epoch, reason, origin_no, created_at))
 
 -- name: drop_nodes
--- Rows of instances that the new branch does not have; the journal keeps what they were.
+-- Rows of instances that the new branch does not have; the journal still has them.
 gone AS (
     DELETE FROM holdfast.run_node_state AS n
     USING unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[]) AS v (run_no, node, path, visit)
@@ -152,12 +153,12 @@ SELECT pg_current_xact_id()
 
 -- name: lock_runs
 -- Runs that a group moves or writes to, before anything else and in the order of their numbers: two groups that write
--- to each other's runs wait for each other and do not meet crosswise.
+-- to each other's runs wait for each other and do not deadlock.
 SELECT run_no FROM holdfast.run_state WHERE run_no = ANY($1) ORDER BY run_no FOR NO KEY UPDATE;
 
 -- name: close_inbox
--- Runs have ended: what they have not consumed by now they never will, but for what may open another branch. A
--- statement of its own, behind the fence: only then it sees what others have sent before the run's row was ours.
+-- Runs have ended: they will never consume what is left, except for requests for another branch. A
+-- statement of its own, after the fence: only then it sees what was sent before this transaction locked the run's row.
 UPDATE holdfast.run_inbox_messages SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
@@ -173,11 +174,11 @@ WHERE m.message_id = ANY($1) AND m.status NOT IN ('held', 'consumed', 'dead')
     AND r.run_no = m.run_no AND r.status NOT IN ('created', 'running', 'suspended', 'recovering');
 
 -- name: fences
--- Where these runs are.
+-- Token, last seq and head hash of these runs.
 SELECT run_no, token, last_seq, head_hash FROM holdfast.run_state WHERE run_no = ANY($1);
 
 -- name: own_events
--- Which of these events are in the journal just so.
+-- Which of these events are in the journal exactly as given.
 SELECT e.run_no FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS v (run_no, seq, token, hash)
 JOIN holdfast.run_events AS e ON e.run_no = v.run_no AND e.seq = v.seq AND e.token = v.token AND e.hash = v.hash;
 

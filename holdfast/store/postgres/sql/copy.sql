@@ -1,7 +1,7 @@
--- What postgres_contents.py asks: copying reads and writes tables by what the catalog says they are.
+-- For postgres_contents.py: copying reads and writes tables by what the catalog says they are.
 
 -- name: columns_of_tables
--- Every column of ours; the last one says whether the server gives out its numbers.
+-- Every column of our tables; the last value says whether the server numbers it.
 SELECT c.relname, a.attname, a.attidentity <> '' FROM pg_attribute AS a
 JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped ORDER BY c.relname, a.attnum;
@@ -19,26 +19,26 @@ WHERE n.nspname = $1 AND i.indisprimary ORDER BY c.relname, k.place;
 SELECT store_id, next_run_no, schema_version, epoch, closed FROM holdfast.store_meta WHERE single = 1;
 
 -- name: set_unfinished
--- Nobody opens it from now on.
+-- Marks the database as unfinished: no process opens it.
 UPDATE holdfast.store_meta SET schema_version = $1 WHERE single = 1;
 
 -- name: set_complete
--- It can be opened.
+-- Marks the database as complete.
 UPDATE holdfast.store_meta
 SET schema_version = (SELECT max(number) FROM holdfast.store_migrations), next_run_no = $1, store_id = $2, epoch = $3,
     closed = $4
 WHERE single = 1;
 
 -- name: forget_engines
--- Nobody works on what was restored.
+-- A restored database has no engines.
 DELETE FROM holdfast.engines;
 
 -- name: forget_slots
--- Nor has anybody places in pools.
+-- Nor slots of pools.
 DELETE FROM holdfast.engine_slots;
 
 -- name: free_all_runs
--- No run has an owner, and whoever had one is refused.
+-- No run has an owner, and a former owner is refused.
 UPDATE holdfast.run_state SET last_engine = coalesce(engine, last_engine), engine = NULL, token = token + $1;
 
 -- name: set_standing

@@ -1,4 +1,5 @@
--- What the doctor asks and does. OFFSET 0 lets the server ask of one run at a time, rather than of a whole table once.
+-- The doctor's queries and repairs. OFFSET 0 makes the server look up one run at a time, rather than read a whole
+-- table.
 
 -- name: waits_of_run
 -- Every wait of a run, open or closed.
@@ -10,7 +11,7 @@ FROM holdfast.run_waits WHERE run_no = $1 ORDER BY no;
 SELECT run_no, timer, due_at, branch, status, boot, elapsed FROM holdfast.run_timers WHERE run_no = $1 ORDER BY timer;
 
 -- name: messages_of_run
--- Everything a run was ever sent.
+-- All messages to a run.
 SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM holdfast.run_inbox_messages WHERE run_no = $1 ORDER BY no;
 
@@ -24,15 +25,15 @@ FROM (SELECT run_no FROM holdfast.run_state WHERE run_no > $1 ORDER BY run_no LI
 SELECT run_no FROM holdfast.run_state WHERE run_no BETWEEN $1 AND $2 ORDER BY run_no;
 
 -- name: all_versions
--- Every definition there is.
+-- All definitions.
 SELECT workflow, version, hash, definition, created_at FROM holdfast.workflow_versions ORDER BY workflow, version;
 
 -- name: durability
--- Whether what returned from a commit is on the disk.
+-- Whether a commit that returned is on the disk.
 SELECT current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off';
 
 -- name: read_everything
--- Every value of every table, so that the server checks what it has: pages, rows, values that lie beside them.
+-- Every value of every table, so that the server checks pages, rows and values that are stored apart.
 SELECT count(everything.row) FROM (
     SELECT t::text FROM holdfast.store_meta AS t
     UNION ALL SELECT t::text FROM holdfast.store_migrations AS t
@@ -97,13 +98,13 @@ WHERE r.run_no BETWEEN $1 AND $2 AND (
         AND e.type IN ('RunCompleted', 'RunFailed', 'RunCancelled')));
 
 -- name: suspect_status
--- No status of ours.
+-- An unknown status.
 SELECT run_no, run_id, NULL, NULL, NULL, status, NULL FROM holdfast.run_state
 WHERE run_no BETWEEN $1 AND $2
     AND status NOT IN ('created', 'running', 'suspended', 'recovering', 'completed', 'failed', 'cancelled');
 
 -- name: suspect_owned_end
--- A finished run that somebody owns, though nobody has asked it for anything.
+-- A finished run that an engine owns, without a new message to it.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, r.engine, r.status
 FROM holdfast.run_state AS r
 WHERE r.run_no BETWEEN $1 AND $2 AND r.engine IS NOT NULL AND r.status IN ('completed', 'failed', 'cancelled')
@@ -122,21 +123,21 @@ FROM holdfast.run_state AS r JOIN holdfast.run_timers AS t ON t.run_no = r.run_n
 WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('completed', 'failed', 'cancelled');
 
 -- name: suspect_message_of_end
--- A finished run with mail that it will never read.
+-- A finished run with messages that it will never read.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, m.message_id, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_inbox_messages AS m ON m.run_no = r.run_no AND m.status = 'new'
 WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('completed', 'failed', 'cancelled')
     AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: suspect_node_of_end
--- A finished run with work under way.
+-- A finished run with work in progress.
 SELECT r.run_no, r.run_id, n.node, n.path, NULL, n.status, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_node_state AS n ON n.run_no = r.run_no AND n.is_open = 1
 WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('completed', 'failed', 'cancelled')
     AND n.status IN ('scheduled', 'running', 'suspended');
 
 -- name: suspect_node_of_suspended
--- A suspended run with a body under way (a map or loop may be).
+-- A suspended run with a body in progress (a map or loop may be).
 SELECT r.run_no, r.run_id, n.node, n.path, NULL, n.status, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_node_state AS n ON n.run_no = r.run_no AND n.is_open = 1
 WHERE r.run_no BETWEEN $1 AND $2 AND r.status = 'suspended' AND n.status = 'running' AND n.scope IS NULL;
@@ -150,7 +151,7 @@ WHERE r.run_no BETWEEN $1 AND $2 AND r.status = 'suspended' AND r.hold IS NULL
     AND NOT EXISTS (SELECT 1 FROM holdfast.run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.status = 'new');
 
 -- name: suspect_wait_without_timer
--- A wait with an end that nobody will bring about.
+-- A wait with a deadline and without a timer.
 SELECT r.run_no, r.run_id, w.node, w.path, NULL, w.wait_id, w.until
 FROM holdfast.run_state AS r JOIN holdfast.run_waits AS w ON w.run_no = r.run_no AND w.status = 'open'
 WHERE r.run_no BETWEEN $1 AND $2 AND w.until IS NOT NULL
@@ -165,7 +166,7 @@ WHERE r.run_no BETWEEN $1 AND $2 AND w.kind = 'child'
     AND NOT EXISTS (SELECT 1 FROM holdfast.run_state AS c WHERE c.run_id = holdfast.json_text(w.data, 'child'));
 
 -- name: suspect_wait_for_ended_child
--- A wait for a run that ended before $3, of which nobody will tell. Children tell it in the commit that ends them.
+-- A wait for a run that ended before $3, and no message says so. Children send it in the commit that ends them.
 SELECT r.run_no, r.run_id, w.node, w.path, NULL, c.run_id, c.status
 FROM holdfast.run_state AS r JOIN holdfast.run_waits AS w ON w.run_no = r.run_no AND w.status = 'open'
 JOIN holdfast.run_state AS c ON c.run_id = holdfast.json_text(w.data, 'child')
@@ -184,7 +185,7 @@ WHERE r.run_no BETWEEN $1 AND $2 AND r.status NOT IN ('completed', 'failed', 'ca
     AND NOT EXISTS (SELECT 1 FROM holdfast.run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.kind = 'cancel');
 
 -- name: suspect_left_alone
--- Work that began, that nobody owns, and to which nothing has happened since $3. (A run that was only created may wait
+-- Work that began, has no owner, and to which nothing has happened since $3. (A run that was only created may wait
 -- for its turn for long.)
 SELECT r.run_no, r.run_id, NULL, NULL, r.last_seq, e.at, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_events AS e ON e.run_no = r.run_no AND e.seq = r.last_seq
@@ -192,7 +193,7 @@ WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('running', 'recovering')
     AND r.engine IS NULL AND r.hold IS NULL AND e.at < $3;
 
 -- name: suspect_overdue
--- A timer that was due before $3, of a run that nobody owns.
+-- A timer that was due before $3, of a run without an owner.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, t.timer, t.due_at
 FROM holdfast.run_state AS r JOIN holdfast.run_timers AS t ON t.run_no = r.run_no AND t.status = 'set'
 WHERE r.run_no BETWEEN $1 AND $2 AND r.engine IS NULL AND r.hold IS NULL AND t.due_at < $3
@@ -267,11 +268,11 @@ FROM holdfast.run_inbox_messages AS m
 WHERE m.run_no BETWEEN $1 AND $2 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state AS r WHERE r.run_no = m.run_no)
 GROUP BY m.run_no;
 
--- Repairs. Each names what it expects, so that an engine that was quicker is not overwritten.
+-- Repairs. Each names what it expects, so that a concurrent write of an engine is not overwritten.
 
 -- name: rebuild_run
--- The columns of the fold, of a run that nobody owns and that has not moved; the token grows, so that whoever still
--- thinks that it owns the run is refused. A hold for damaged rows is over.
+-- The columns of the fold, of a run without an owner that has not changed; the token grows, so that an engine that
+-- still believes that it owns the run is refused. A hold for damaged rows ends.
 UPDATE holdfast.run_state SET
     token = token + 1, version = $3, last_seq = $4, head_hash = $5, status = $6, branch = $7, recoveries = $8,
     started_at = $9, finished_at = $10, fold = $11, hold = CASE WHEN hold LIKE 'corrupt%' THEN NULL ELSE hold END
@@ -284,15 +285,15 @@ SELECT 1 FROM holdfast.run_state
 WHERE run_no = $1 AND token = $2 AND last_seq = $3 AND head_hash = $4 AND engine IS NULL;
 
 -- name: drop_nodes_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM holdfast.run_node_state WHERE run_no = $1;
 
 -- name: drop_waits_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM holdfast.run_waits WHERE run_no = $1;
 
 -- name: drop_timers_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM holdfast.run_timers WHERE run_no = $1;
 
 -- name: remove_orphan_nodes
@@ -323,7 +324,7 @@ WHERE run_no = $1 AND NOT EXISTS (SELECT 1 FROM holdfast.run_state WHERE run_no 
 RETURNING pg_current_xact_id();
 
 -- name: close_inbox_of_ended
--- What a finished run was sent and will never read.
+-- Messages that a finished run will never read.
 UPDATE holdfast.run_inbox_messages AS m SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 FROM holdfast.run_state AS r

@@ -1,8 +1,9 @@
--- Messages to runs, written without the lease, in order of arrival. Whatever writes gives the number of its transaction
--- as the last column, and tells those who listen (pg_notify).
+-- Messages to runs, written without the lease, in order of arrival. Every statement that writes returns the number of
+-- its transaction
+-- as the last column, and notifies listeners (pg_notify).
 
 -- name: send
--- Store messages, and tell of each what it met: the status of its run, whether its id was known and said the same,
+-- Store messages; return of each the status of its run, whether its id was known and its content the same,
 -- whether it is stored now. The runs are locked first, in the order of their numbers: one that ends at this moment
 -- either is seen as ended here, or waits and then finds these messages.
 WITH target AS MATERIALIZED (
@@ -26,7 +27,7 @@ FROM v LEFT JOIN holdfast.run_inbox_messages AS m ON m.message_id = v.message_id
 ORDER BY v.place;
 
 -- name: known_messages
--- What messages said that somebody else was quicker to send.
+-- The contents of messages that a concurrent sender was first to store.
 SELECT message_id, run_no, kind, payload FROM holdfast.run_inbox_messages WHERE message_id = ANY($1);
 
 -- name: message
@@ -35,17 +36,18 @@ SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM holdfast.run_inbox_messages WHERE message_id = $1;
 
 -- name: new_messages_of
--- What these runs have not seen yet.
+-- New messages of these runs.
 SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM holdfast.run_inbox_messages WHERE run_no = ANY($1) AND status = 'new' ORDER BY no;
 
 -- name: held_messages
--- What these runs have seen and not used yet.
+-- Messages that these runs have accepted and not consumed yet.
 SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM holdfast.run_inbox_messages WHERE run_no = ANY($1) AND status = 'held' ORDER BY no;
 
 -- name: new_messages_unowned
--- What nobody looks at: the scan that makes sure. The messages come first: the server does not look into what ends with
+-- New messages of runs without an owner, for polling. The messages come first: the server does not optimise into what
+-- ends with
 -- OFFSET 0.
 SELECT m.message_id, m.run_no, m.kind, m.payload, m.created_at, m.status, m.outcome, m.no
 FROM holdfast.run_inbox_messages AS m

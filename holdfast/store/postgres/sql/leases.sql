@@ -1,8 +1,9 @@
--- Engines, their leases and their places in shared pools. The token of a run only grows. Whatever writes gives the
+-- Engines, their leases and their slots of shared pools. The token of a run only grows. Every statement that writes
+-- returns the
 -- number of its transaction as the last column, and locks runs in the order of their numbers.
 
 -- name: put_engine
--- An engine says that it is alive for the first time.
+-- Registers an engine.
 INSERT INTO holdfast.engines (engine, host, pid, lock_file, started_at, expires_at, can_run, boot, lock_inode,
     awake_until)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -17,12 +18,12 @@ RETURNING pg_current_xact_id();
 UPDATE holdfast.engines SET expires_at = $2, awake_until = $3 WHERE engine = $1 RETURNING pg_current_xact_id();
 
 -- name: set_offer
--- An engine says anew what it can run.
+-- Replaces the list of what an engine can run.
 UPDATE holdfast.engines SET can_run = $2 WHERE engine = $1 RETURNING pg_current_xact_id();
 
 -- name: remove_engine
--- It stopped, or it is dead: its places and its runs are free, which others are told, and whatever it still sends is
--- refused. Unless it has renewed its lease since that was read: the answer is null then.
+-- It stopped, or it is dead: its slots and its runs are freed, listeners are notified, and anything it still sends is
+-- refused. If it has renewed its lease since that was read, nothing changes and the result is null.
 WITH removed AS (
     DELETE FROM holdfast.engines WHERE engine = $1 AND ($2::bigint IS NULL OR expires_at = $2) RETURNING engine),
 gone (engine) AS MATERIALIZED (
@@ -39,12 +40,12 @@ freed AS (
 SELECT CASE WHEN EXISTS (SELECT 1 FROM gone) THEN (SELECT count(*) FROM freed) END, pg_current_xact_id();
 
 -- name: engines
--- Who is or was alive.
+-- The registered engines.
 SELECT engine, host, pid, lock_file, started_at, expires_at, can_run, boot, lock_inode, awake_until FROM holdfast.engines
 ORDER BY started_at, engine;
 
 -- name: unknown_owners
--- Engines that hold runs and are not on the list: they were taken off it, and took a run before they noticed.
+-- Engines that own runs and are not registered: they were removed, and claimed a run before they noticed.
 SELECT DISTINCT r.engine FROM holdfast.run_state AS r
 WHERE r.engine IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.engines AS e WHERE e.engine = r.engine)
 ORDER BY r.engine;
@@ -54,13 +55,13 @@ ORDER BY r.engine;
 SELECT engine, count(*) FROM holdfast.run_state WHERE engine IS NOT NULL GROUP BY engine;
 
 -- name: lock_pool
--- Whoever changes places of a pool waits here until all others that did have committed. A statement of its own: the
+-- Serialises changes to the slots of a pool: waits until earlier ones have committed. A statement of its own: the
 -- next one sees what they did.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 1));
 
 -- name: take_slots
--- Places of a pool for an engine that is on the list, as far as there are any. Only what engines on the list hold
--- counts, and the rest is removed: an engine may take places at the moment in which it is taken off the list.
+-- Slots of a pool for a registered engine, as far as there are any. Only slots of registered engines
+-- count, and the rest is removed: an engine may take slots at the moment in which it is removed.
 WITH lost AS (
     DELETE FROM holdfast.engine_slots AS s
     WHERE s.pool = $2 AND NOT EXISTS (SELECT 1 FROM holdfast.engines AS e WHERE e.engine = s.engine)),
@@ -76,20 +77,20 @@ put AS (
 SELECT coalesce((SELECT places FROM taken), 0), pg_current_xact_id();
 
 -- name: give_slots
--- Some of the places that an engine holds; who holds none of a pool has no row there.
+-- Returns some of an engine's slots; an engine without slots of a pool has no row there.
 WITH fewer AS (
     UPDATE holdfast.engine_slots SET held = held - $3 WHERE engine = $1 AND pool = $2 AND held > $3),
 none AS (DELETE FROM holdfast.engine_slots WHERE engine = $1 AND pool = $2 AND held <= $3)
 SELECT 0::bigint, pg_current_xact_id();
 
 -- name: has_committed
--- Whether a transaction, which has ended, was committed. A server that took over from another one may not have got so
+-- Whether a transaction, which has ended, was committed. After a failover the new server may not have got so
 -- far.
 SELECT $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) AND pg_xact_status($1::text::xid8) = 'committed';
 
 -- name: free_to_claim
--- Those of these runs that could be claimed now, with their tokens: whoever claims them makes these grow by one, so
--- that a claim whose answer was lost can be told from another one's.
+-- Those of these runs that could be claimed now, with their tokens: a claim increments these, so
+-- that a claim whose answer was lost can be told from another engine's.
 SELECT r.run_no, r.token FROM holdfast.run_state AS r
 WHERE r.run_no = ANY($1) AND r.engine IS NULL AND r.hold IS NULL AND r.format <= $2
     AND (r.status IN ('created', 'running', 'suspended', 'recovering')
@@ -97,8 +98,8 @@ WHERE r.run_no = ANY($1) AND r.engine IS NULL AND r.hold IS NULL AND r.format <=
                    WHERE m.run_no = r.run_no AND m.status = 'new' OFFSET 0));
 
 -- name: claim
--- Take the lease of those of these runs, with these tokens, that nobody holds and nobody is about to take; the rows
--- that come back were won.
+-- Claim those of these runs, with these tokens, that have no owner and are not locked by another claim; the rows
+-- that are returned were claimed.
 WITH free AS MATERIALIZED (
     SELECT r.run_no FROM unnest($2::bigint[], $3::bigint[]) AS v (run_no, token)
     JOIN holdfast.run_state AS r ON r.run_no = v.run_no AND r.token = v.token
@@ -121,9 +122,10 @@ JOIN holdfast.run_state AS r ON r.run_no = v.run_no AND r.token = v.token + 1
 WHERE r.engine = $1;
 
 -- name: release
--- Give leases of an engine back without a commit; the lists are in the order of run numbers. Another engine can have a
--- run of the same number and token in a database that fell back to an earlier state. Others are told unless the run only
--- waits: most of those that are given back do.
+-- Releases leases of an engine without a commit; the lists are in the order of run numbers. Another engine can have a
+-- run of the same number and token in a database that fell back to an earlier state. Listeners are notified unless the
+-- run only
+-- waits: most of those that are released do.
 UPDATE holdfast.run_state AS r SET
     engine = NULL, last_engine = CASE WHEN $4::boolean THEN r.last_engine ELSE r.engine END
 FROM unnest($1::bigint[], $2::bigint[]) AS v (run_no, token)
@@ -132,7 +134,7 @@ RETURNING CASE WHEN r.status IN ('created', 'running', 'recovering') THEN pg_not
     pg_current_xact_id();
 
 -- name: set_hold
--- Put a run aside, or take it back, while this engine, or none, has its lease with this token.
+-- Puts a run on hold, or ends its hold, while this engine, or none, has its lease with this token.
 UPDATE holdfast.run_state SET hold = $4
 WHERE run_no = $1 AND token = $2 AND engine IS NOT DISTINCT FROM $3 RETURNING pg_current_xact_id();
 
@@ -145,8 +147,8 @@ WHERE run_no = $1 AND $2::bigint < $4::bigint
 RETURNING pg_current_xact_id();
 
 -- name: unowned_versions
--- The versions of workflows of which some run wants to be advanced and nobody holds it. From one version to the next in
--- the index, however many runs each has; and from the mail to runs that are not in it.
+-- The versions of workflows with a run that can be advanced and has no owner. From one version to the next in
+-- the index, however many runs each has; and from the messages to runs that are not in it.
 WITH RECURSIVE ready (workflow, version) AS (
     (SELECT workflow, version FROM holdfast.run_state
      WHERE engine IS NULL AND hold IS NULL AND format <= $1 AND status IN ('created', 'running', 'recovering')
@@ -166,8 +168,9 @@ WHERE r.engine IS NULL AND r.hold IS NULL AND r.format <= $1 AND r.status NOT IN
 ORDER BY 1, 2;
 
 -- name: claimable
--- The first runs of each of these versions that want to be advanced and that nobody holds. Two parts: ready ones, of
--- each queue its first (from one queue to the next in the index); and from the mail to the others, so that a hundred
+-- The first runs of each of these versions that can be advanced and have no owner. Two parts: ready ones, of
+-- each queue its first (from one queue to the next in the index); and from the messages to the others, so that a
+-- hundred
 -- thousand runs that only wait, or have ended, cost nothing.
 WITH RECURSIVE wanted (workflow, version) AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[])),
 place (workflow, version, queue) AS (

@@ -1,4 +1,4 @@
--- What postgres_schema.py and postgres_connections.py ask of a server and of a database.
+-- For postgres_schema.py and postgres_connections.py: the server, the database and its schema.
 
 -- name: server
 -- What a server must be to be trusted with runs.
@@ -14,27 +14,27 @@ SELECT array_to_string($1::bigint[], ',', '-'), array_to_string($2::text[], ',',
     (SELECT count(*) FROM pg_prepared_statements WHERE statement = $4);
 
 -- name: tables
--- Everything in our schema.
+-- All tables in our schema.
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1;
 
 -- name: schema_version
--- How far the schema is.
+-- The version of the schema.
 SELECT schema_version FROM holdfast.store_meta WHERE single = 1;
 
 -- name: applied_migrations
--- What was applied, and what it was.
+-- The applied migrations and their checksums.
 SELECT number, name, checksum FROM holdfast.store_migrations ORDER BY number;
 
 -- name: one_at_a_time
--- Others that open the same store wait until this transaction has ended.
+-- Other processes that open the same store wait until this transaction has ended.
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast ' || $1, 0));
 
 -- name: has_schema
--- Whether there is a place for our tables; whoever may not make one may use one.
+-- Whether our schema exists; a user who may not create one may use one.
 SELECT 1 FROM pg_namespace WHERE nspname = $1;
 
 -- name: create_schema
--- The place of all tables.
+-- The schema of all tables.
 CREATE SCHEMA holdfast;
 
 -- name: add_migration
@@ -42,7 +42,7 @@ CREATE SCHEMA holdfast;
 INSERT INTO holdfast.store_migrations (number, name, checksum) VALUES ($1, $2, $3);
 
 -- name: set_schema_version
--- The first migration makes the row; later ones move it.
+-- The first migration inserts the row; later ones update it.
 INSERT INTO holdfast.store_meta (single, schema_version, store_id, next_run_no) VALUES (1, $1, $2, 1)
 ON CONFLICT (single) DO UPDATE SET schema_version = excluded.schema_version;
 
@@ -51,5 +51,5 @@ ON CONFLICT (single) DO UPDATE SET schema_version = excluded.schema_version;
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: snapshot
--- Which transactions had ended at this moment.
+-- Which transactions have ended.
 SELECT pg_current_snapshot()::text;

@@ -1,8 +1,8 @@
--- What people are asked, over all runs. The waits come first, whatever the server knows of the tables: it does not look
+-- Waits for people, over all runs. The waits come first, whatever the server knows of the tables: it does not optimise
 -- into what ends with OFFSET 0, and would rather begin with the runs.
 
 -- name: asked
--- Open waits, oldest first, behind a place.
+-- Open waits, oldest first, after a position.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM holdfast.run_waits AS w
@@ -13,7 +13,7 @@ WHERE w.status = 'open' AND w.kind IN ('input', 'basket', 'pause', 'hold')
 ORDER BY w.since, w.wait_id LIMIT $4;
 
 -- name: asked_in_basket
--- The same of one basket, of anybody ($6 is null) or of one person.
+-- The same in one basket, of any assignee ($6 is null) or of one person.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM holdfast.run_waits AS w
@@ -24,7 +24,7 @@ WHERE w.status = 'open' AND w.basket = $5
 ORDER BY w.since, w.wait_id LIMIT $4;
 
 -- name: asked_of_assignee
--- The same of one person.
+-- The same of one assignee.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM holdfast.run_waits AS w
@@ -44,7 +44,7 @@ WHERE w.kind IN ('input', 'basket', 'pause', 'hold') AND w.wait_id >= $1 AND w.w
 ORDER BY w.wait_id, w.no LIMIT 10;
 
 -- name: baskets
--- How much lies in each basket, and since when.
+-- How many waits are in each basket, and since when.
 SELECT basket, count(*) FILTER (WHERE kind = 'input'), count(*) FILTER (WHERE kind = 'basket'), min(since)
 FROM holdfast.run_waits
 WHERE status = 'open' AND basket IS NOT NULL

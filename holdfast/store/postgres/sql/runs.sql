@@ -2,9 +2,9 @@
 --
 -- The server plans each statement once, perhaps while the tables are empty, and then again with what it has learnt of
 -- them; so that it takes the index that is meant at all times, the statements leave it no other one. A page of the
--- newest runs of a status is asked for as the end of a range of (status, run_no): the server would else walk back
--- through all runs, if it believes that this status is a frequent one. Where one run is looked up by its number, its
--- status is compared with those it must not have: the server would else take an index of those it may have, whole.
+-- newest runs of a status is asked for as the end of a range of (status, run_no): otherwise the server would scan
+-- all runs backwards, if it estimates that this status is frequent. Where one run is looked up by its number, its
+-- status is compared with those it must not have: otherwise the server would read an index of those it may have, whole.
 
 -- name: store_id
 -- The id that the database was given when it was made; copies and backups keep it.
@@ -29,7 +29,7 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
 FROM holdfast.run_state WHERE run_no = $1;
 
 -- name: workflows_of
--- What these runs are runs of, of whom, in which queue, and how they are.
+-- Root, workflow, version, queue and status of these runs.
 SELECT run_no, root_no, workflow, version, queue, status FROM holdfast.run_state WHERE run_no = ANY($1)
 ORDER BY run_no;
 
@@ -50,7 +50,7 @@ WHERE status IN ('completed', 'failed', 'cancelled') AND status >= $3 AND (statu
 ORDER BY status DESC, run_no DESC LIMIT $2;
 
 -- name: runs_unowned
--- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
+-- The newest runs of one non-terminal status without an owner, of which there may be a million: the index
 -- has them in this order.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
@@ -61,8 +61,8 @@ WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recoveri
 ORDER BY status DESC, run_no DESC LIMIT $2;
 
 -- name: runs_owned
--- The newest runs of one status that is not terminal and that engines hold: few. The server does not look into what
--- ends with OFFSET 0, and might rather walk back through all runs to save itself a sort.
+-- The newest runs of one non-terminal status with an owner: few. The server does not optimise into what
+-- ends with OFFSET 0, and might rather scan all runs backwards to avoid a sort.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine, format
@@ -75,8 +75,8 @@ WHERE run_no < $1
 ORDER BY run_no DESC LIMIT $2;
 
 -- name: runs_of_workflow
--- The newest runs of one workflow, of any or of some statuses; these are asked for so that the server does not believe
--- they were rare, and read all runs of the workflow to sort them.
+-- The newest runs of one workflow, of any or of some statuses; written so that the server does not estimate that
+-- they are rare, and reads all runs of the workflow to sort them.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine, format
@@ -111,7 +111,7 @@ SELECT status, count(*) FROM (
 ) AS every GROUP BY status;
 
 -- name: open_nodes
--- The rows that belong to the memory of these runs, in the order of first scheduling.
+-- The rows that these runs need in memory, in the order of first scheduling.
 SELECT run_no, node, path, visit, status, attempt, failures, output_seq, memory_seq, not_before, captured, scope,
     is_open, started_at, finished_at
 FROM holdfast.run_node_state WHERE run_no = ANY($1) AND is_open = 1 ORDER BY run_no, no;
@@ -142,7 +142,7 @@ FROM holdfast.run_timers WHERE run_no = ANY($1) AND status = 'set' ORDER BY due_
 
 -- name: due_timers
 -- A page of the timers that are due and whose run could be claimed. The timers come first, whatever the server knows of
--- the tables: it does not look into what ends with OFFSET 0, and might rather begin with a million runs.
+-- the tables: it does not optimise into what ends with OFFSET 0, and might rather begin with a million runs.
 SELECT t.run_no, t.timer, t.due_at, t.branch, t.status, t.boot, t.elapsed
 FROM holdfast.run_timers AS t
 WHERE t.status = 'set' AND t.due_at <= $1 AND (t.due_at, t.run_no, t.timer) > ($5, $6, $7) AND EXISTS (
@@ -170,8 +170,8 @@ SELECT max(run_no), count(*) FROM (
     WHERE status = 'open' AND kind = 'child' AND run_no > $1 ORDER BY run_no LIMIT $2) AS page;
 
 -- name: waits_for_ended
--- Runs, from one number to another, that nobody drives and that wait for a child that has ended: what a lost report
--- cannot leave behind.
+-- Runs, from one number to another, without an owner that wait for a child that has ended: found even if the
+-- message of the child was lost.
 SELECT w.run_no, c.run_id
 FROM holdfast.run_waits AS w
 JOIN holdfast.run_state AS p ON p.run_no = w.run_no
@@ -215,7 +215,7 @@ SELECT e.run_no, e.seq, e.branch, e.type, e.node, e.path, e.visit, e.at, e.token
 FROM holdfast.run_events AS e WHERE e.run_no = $1 AND e.seq = ANY($2);
 
 -- name: branches
--- The lines of history of a run that were opened.
+-- The branches of a run.
 SELECT run_no, branch, parent, cutoff_seq, key_epoch, reason, origin_no, created_at
 FROM holdfast.run_branches WHERE run_no = $1 ORDER BY branch;
 
@@ -228,8 +228,9 @@ SELECT DISTINCT run_no FROM holdfast.run_branches WHERE run_no = ANY($1) AND ori
 SELECT origin_no, cutoff_seq FROM holdfast.run_branches WHERE run_no = $1 AND origin_no IS NOT NULL;
 
 -- name: differing_heads
--- Runs whose rows and journal do not end at the same event, or end with an event of another type than these. OFFSET 0 lets the server ask of one run at a time, rather
--- than of the whole journal once.
+-- Runs whose rows and journal do not end at the same event, or end with an event of another type than these. OFFSET 0
+-- makes the server look up one run at a time, rather
+-- than read the whole journal.
 SELECT r.run_no FROM holdfast.run_state AS r WHERE r.run_no = ANY($1) AND (
     NOT EXISTS (SELECT 1 FROM holdfast.run_events AS e
                 WHERE e.run_no = r.run_no AND e.seq = r.last_seq AND e.hash = r.head_hash AND e.type = ANY($2) OFFSET 0)

@@ -1,9 +1,10 @@
--- The schema of a Holdfast database on PostgreSQL. Applied as migration 1 until the schema first changes after the first
+-- The schema of a Holdfast database on PostgreSQL. Applied as migration 1 until the schema first changes after the
+-- first
 -- release (see sql_files.py).
 --
 -- The schema's name is that of the address; `holdfast` stands for it in all these files.
 -- Payloads are bytea. Instants are microseconds since 1970, UTC. A run is its number inside and its text id once. No
--- foreign keys: rows of one commit land together, and the fence on run_state decides whether they may.
+-- foreign keys: rows of one commit are written together, and the fence on run_state decides whether they may.
 -- Text is compared byte by byte (collation C), so that order and prefixes mean the same everywhere, as on SQLite.
 -- Indexes are partial where they can be, so that what costs nothing to a live run stays flat with many finished ones.
 -- Room is left on the pages of rows that every step changes, so that no index is touched by it.
@@ -68,8 +69,8 @@ CREATE TABLE holdfast.run_state (
 -- fixed value when it looks for an order.
 CREATE INDEX run_state_free ON holdfast.run_state (status, run_no)
     WHERE engine IS NULL AND status IN ('created', 'running', 'suspended', 'recovering');
--- What wants to be advanced and nobody holds: in the order in which it is claimed; and by whose it is, said in other
--- words, so that nobody mistakes one of them for the other.
+-- Runs that can be advanced and have no owner: in the order in which they are claimed; and by root, with the condition
+-- written differently, so that the planner does not take one of them for the other.
 CREATE INDEX run_state_ready ON holdfast.run_state (workflow, version, queue, priority DESC, run_no)
     WHERE engine IS NULL AND hold IS NULL AND status IN ('created', 'running', 'recovering');
 CREATE INDEX run_state_ready_of_root ON holdfast.run_state (root_no)
@@ -169,7 +170,7 @@ CREATE TABLE holdfast.run_waits (
 
 CREATE INDEX run_waits_open ON holdfast.run_waits (run_no) WHERE status = 'open';
 CREATE INDEX run_waits_for_children ON holdfast.run_waits (run_no) WHERE status = 'open' AND kind = 'child';
--- What people are asked, by id and by who is to answer. Waits for timers, signals and children are in none of these.
+-- Waits for people, by id and by assignee. Waits for timers, signals and children are in none of these.
 CREATE INDEX run_waits_of_people ON holdfast.run_waits (wait_id, no)
     WHERE kind IN ('input', 'basket', 'pause', 'hold');
 CREATE INDEX run_waits_asked ON holdfast.run_waits (since, wait_id)
@@ -206,7 +207,7 @@ CREATE TABLE holdfast.engines (
     awake_until bigint NOT NULL DEFAULT 0
 );
 
--- Places of the pools that all engines share. They go with the engine.
+-- Slots of the pools that all engines share. They end with the engine.
 CREATE TABLE holdfast.engine_slots (
     pool   text   COLLATE "C" NOT NULL,
     engine text   COLLATE "C" NOT NULL,

@@ -1,13 +1,13 @@
 -- Definitions, and the numbers of runs.
 
 -- name: take_run_numbers
--- The end of a range of run numbers that nobody else gets.
+-- The end of a range of run numbers that are given out once.
 UPDATE store_meta
 SET next_run_no = max(next_run_no, coalesce((SELECT max(run_no) FROM run_state), 0) + 1) + ?
 WHERE only = 1 RETURNING next_run_no;
 
 -- name: version_of_hash
--- The number that this definition has already.
+-- The existing number of this definition.
 SELECT version FROM workflow_versions WHERE workflow = ?1 AND hash = ?2;
 
 -- name: add_version

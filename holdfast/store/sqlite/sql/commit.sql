@@ -2,8 +2,9 @@
 -- A row between two row marks is repeated as often as there are rows.
 
 -- name: move_runs
--- The fence: moves each run whose token, last seq and head hash are the ones its owner knows; the change count tells
--- the rest. The hash tells apart two runs with one number, which a database that fell back to an earlier state can have.
+-- The fence: moves each run whose token, last seq and head hash are the ones its owner knows; the change count shows
+-- the rest. The hash tells apart two runs with one number, which a database that fell back to an earlier state can
+-- have.
 -- A run that is given back unfinished keeps the name of who gives it.
 WITH v (run_no, token, expected_seq, expected_hash, last_seq, head_hash, status, branch, engine, recoveries, started_at,
         finished_at, fold, format) AS (VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/)
@@ -63,7 +64,8 @@ INSERT INTO run_events (run_no, seq, branch, type, node, path, visit, at, token,
 VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/;
 
 -- name: put_waits
--- Waits, opened, handed on or closed; what a wait is about never changes, and one that is closed stays where it was.
+-- Waits, opened, reassigned or closed; what a wait is about never changes, and closing it keeps its basket and
+-- assignee.
 INSERT INTO run_waits (run_no, wait_id, kind, node, path, visit, branch, status, since, until, data, basket, assignee,
     outcome, actor)
 VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) /*row*/
@@ -89,13 +91,13 @@ FROM v
 WHERE run_inbox_messages.message_id = v.message_id;
 
 -- name: add_messages
--- Messages to other runs; one that exists already is left as it is.
+-- Messages to other runs; an existing one is left as it is.
 INSERT INTO run_inbox_messages (message_id, run_no, kind, payload, created_at, status, outcome)
 VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?) /*row*/
 ON CONFLICT (message_id) DO NOTHING;
 
 -- name: close_inbox
--- Runs have ended: what they have not consumed by now they never will, but for what may open another branch of them.
+-- Runs have ended: they will never consume what is left, except for requests for another branch.
 UPDATE run_inbox_messages SET
     status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
 WHERE run_no IN (VALUES /*row*/ (?) /*row*/) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
@@ -116,12 +118,12 @@ SELECT 1 FROM run_state WHERE run_id = ?;
 SELECT 1 FROM run_state WHERE run_no = ?;
 
 -- name: put_branch
--- The branch that a run goes on with.
+-- The current branch of a run.
 INSERT INTO run_branches (run_no, branch, parent, cutoff_seq, key_epoch, reason, data, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(json_object('origin_no', ?7) AS BLOB), ?8);
 
 -- name: drop_nodes
--- Rows of instances that the new branch does not have; the journal keeps what they were.
+-- Rows of instances that the new branch does not have; the journal still has them.
 DELETE FROM run_node_state
 WHERE run_no = ?1 AND (node, path, visit) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?2));

@@ -1,4 +1,4 @@
--- What sqlite_contents.py asks: copying reads and writes tables by what the catalog says they are.
+-- For sqlite_contents.py: copying reads and writes tables by what the catalog says they are.
 
 -- name: columns_of_tables
 -- Every column; `pk` is its place in the primary key.
@@ -15,25 +15,25 @@ WHERE u.origin = 'u' ORDER BY u.seq DESC, c.seqno;
 SELECT store_id, next_run_no, schema_version, epoch, closed FROM store_meta WHERE only = 1;
 
 -- name: set_unfinished
--- Nobody opens it from now on.
+-- Marks the database as unfinished: no process opens it.
 UPDATE store_meta SET schema_version = ?1 WHERE only = 1;
 
 -- name: set_complete
--- It can be opened.
+-- Marks the database as complete.
 UPDATE store_meta
 SET schema_version = (SELECT max(number) FROM store_migrations), next_run_no = ?1, store_id = ?2, epoch = ?3, closed = ?4
 WHERE only = 1 RETURNING schema_version;
 
 -- name: forget_engines
--- Nobody works on a backup, or on what was restored.
+-- A backup or a restored database has no engines.
 DELETE FROM engines;
 
 -- name: forget_slots
--- Nor has anybody places in pools.
+-- Nor slots of pools.
 DELETE FROM engine_slots;
 
 -- name: free_all_runs
--- No run has an owner, and whoever had one is refused.
+-- No run has an owner, and a former owner is refused.
 UPDATE run_state SET last_engine = coalesce(engine, last_engine), engine = NULL, token = token + ?1;
 
 -- name: set_standing

@@ -1,4 +1,4 @@
--- What the doctor asks and does.
+-- The doctor's queries and repairs.
 
 -- name: waits_of_run
 -- Every wait of a run, open or closed.
@@ -10,7 +10,7 @@ FROM run_waits WHERE run_no = ? ORDER BY rowid;
 SELECT run_no, timer, due_at, branch, status, boot, elapsed FROM run_timers WHERE run_no = ? ORDER BY timer;
 
 -- name: messages_of_run
--- Everything a run was ever sent. The index is named, or SQLite may prefer to walk through all messages in order.
+-- All messages to a run. The index is named, or SQLite may scan all messages in order.
 SELECT message_id, run_no, kind, payload, created_at, status, outcome, no
 FROM run_inbox_messages INDEXED BY run_inbox_messages_of_run WHERE run_no = ? ORDER BY no;
 
@@ -23,7 +23,7 @@ SELECT count(*), max(run_no) FROM (SELECT run_no FROM run_state WHERE run_no > ?
 SELECT run_no FROM run_state WHERE run_no BETWEEN ?1 AND ?2 ORDER BY run_no;
 
 -- name: all_versions
--- Every definition there is.
+-- All definitions.
 SELECT workflow, version, hash, definition, created_at FROM workflow_versions ORDER BY workflow, version;
 
 -- name: integrity_check
@@ -77,13 +77,13 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND (
     OR (r.status NOT IN ('completed', 'failed', 'cancelled') AND e.type IN ('RunCompleted', 'RunFailed', 'RunCancelled')));
 
 -- name: suspect_status
--- No status of ours.
+-- An unknown status.
 SELECT run_no, run_id, NULL, NULL, NULL, status, NULL FROM run_state
 WHERE run_no BETWEEN ?1 AND ?2
     AND status NOT IN ('created', 'running', 'suspended', 'recovering', 'completed', 'failed', 'cancelled');
 
 -- name: suspect_owned_end
--- A finished run that somebody owns, though nobody has asked it for anything.
+-- A finished run that an engine owns, without a new message to it.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, r.engine, r.status
 FROM run_state AS r
 WHERE r.run_no BETWEEN ?1 AND ?2 AND r.engine IS NOT NULL
@@ -97,27 +97,27 @@ FROM run_state AS r JOIN run_waits AS w ON w.run_no = r.run_no AND w.status = 'o
 WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled');
 
 -- name: suspect_timer_of_end
--- A finished run with a timer. The index is named, or SQLite walks through those that have fired.
+-- A finished run with a timer. The index is named, or SQLite scans those that have fired.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, t.timer, r.status
 FROM run_state AS r JOIN run_timers AS t INDEXED BY run_timers_of_run ON t.run_no = r.run_no AND t.status = 'set'
 WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled');
 
 -- name: suspect_message_of_end
--- A finished run with mail that it will never read.
+-- A finished run with messages that it will never read.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, m.message_id, r.status
 FROM run_state AS r JOIN run_inbox_messages AS m ON m.run_no = r.run_no AND m.status = 'new'
 WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
     AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover');
 
 -- name: suspect_node_of_end
--- A finished run with work under way.
+-- A finished run with work in progress.
 SELECT r.run_no, r.run_id, n.node, n.path, NULL, n.status, r.status
 FROM run_state AS r JOIN run_node_state AS n ON n.run_no = r.run_no AND n.is_open = 1
 WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
     AND n.status IN ('scheduled', 'running', 'suspended');
 
 -- name: suspect_node_of_suspended
--- A suspended run with a body under way (a map or loop may be).
+-- A suspended run with a body in progress (a map or loop may be).
 SELECT r.run_no, r.run_id, n.node, n.path, NULL, n.status, r.status
 FROM run_state AS r JOIN run_node_state AS n ON n.run_no = r.run_no AND n.is_open = 1
 WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status = 'suspended' AND n.status = 'running' AND n.scope IS NULL;
@@ -131,7 +131,7 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status = 'suspended' AND r.hold IS NULL
     AND NOT EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.status = 'new');
 
 -- name: suspect_wait_without_timer
--- A wait with an end that nobody will bring about.
+-- A wait with a deadline and without a timer.
 SELECT r.run_no, r.run_id, w.node, w.path, NULL, w.wait_id, w.until
 FROM run_state AS r JOIN run_waits AS w ON w.run_no = r.run_no AND w.status = 'open'
 WHERE r.run_no BETWEEN ?1 AND ?2 AND w.until IS NOT NULL
@@ -146,7 +146,7 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND w.kind = 'child'
     AND NOT EXISTS (SELECT 1 FROM run_state AS c WHERE c.run_id = json_extract(w.data, '$.child'));
 
 -- name: suspect_wait_for_ended_child
--- A wait for a run that ended before ?3, of which nobody will tell. Children tell it in the commit that ends them.
+-- A wait for a run that ended before ?3, and no message says so. Children send it in the commit that ends them.
 SELECT r.run_no, r.run_id, w.node, w.path, NULL, c.run_id, c.status
 FROM run_state AS r JOIN run_waits AS w ON w.run_no = r.run_no AND w.status = 'open'
 JOIN run_state AS c ON c.run_id = json_extract(w.data, '$.child')
@@ -165,7 +165,7 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status NOT IN ('completed', 'failed', 'ca
     AND NOT EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = r.run_no AND m.kind = 'cancel');
 
 -- name: suspect_left_alone
--- Work that began, that nobody owns, and to which nothing has happened since ?3. (A run that was only created may wait
+-- Work that began, has no owner, and to which nothing has happened since ?3. (A run that was only created may wait
 -- for its turn for long.)
 SELECT r.run_no, r.run_id, NULL, NULL, r.last_seq, e.at, r.status
 FROM run_state AS r JOIN run_events AS e ON e.run_no = r.run_no AND e.seq = r.last_seq
@@ -173,7 +173,7 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND r.status IN ('running', 'recovering')
     AND r.engine IS NULL AND r.hold IS NULL AND e.at < ?3;
 
 -- name: suspect_overdue
--- A timer that was due before ?3, of a run that nobody owns.
+-- A timer that was due before ?3, of a run without an owner.
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, t.timer, t.due_at
 FROM run_timers AS t INDEXED BY run_timers_of_run CROSS JOIN run_state AS r ON r.run_no = t.run_no
 WHERE t.run_no BETWEEN ?1 AND ?2 AND t.status = 'set' AND t.due_at < ?3
@@ -246,26 +246,26 @@ FROM run_inbox_messages AS m INDEXED BY run_inbox_messages_of_run
 WHERE m.run_no BETWEEN ?1 AND ?2 AND NOT EXISTS (SELECT 1 FROM run_state AS r WHERE r.run_no = m.run_no)
 GROUP BY m.run_no;
 
--- Repairs. Each names what it expects, so that an engine that was quicker is not overwritten.
+-- Repairs. Each names what it expects, so that a concurrent write of an engine is not overwritten.
 
 -- name: rebuild_run
--- The columns of the fold, of a run that nobody owns and that has not moved; the token grows, so that whoever still
--- thinks that it owns the run is refused. A hold for damaged rows is over.
+-- The columns of the fold, of a run without an owner that has not changed; the token grows, so that an engine that
+-- still believes that it owns the run is refused. A hold for damaged rows ends.
 UPDATE run_state SET
     token = token + 1, version = ?3, last_seq = ?4, head_hash = ?5, status = ?6, branch = ?7, recoveries = ?8,
     started_at = ?9, finished_at = ?10, fold = ?11, hold = iif(hold GLOB 'corrupt*', NULL, hold)
 WHERE run_no = ?1 AND token = ?2 AND engine IS NULL;
 
 -- name: drop_nodes_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM run_node_state WHERE run_no = ?;
 
 -- name: drop_waits_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM run_waits WHERE run_no = ?;
 
 -- name: drop_timers_of_run
--- They are written again in the same transaction.
+-- They are rewritten in the same transaction.
 DELETE FROM run_timers WHERE run_no = ?;
 
 -- name: remove_orphan_nodes

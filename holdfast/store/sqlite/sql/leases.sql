@@ -1,7 +1,7 @@
--- Engines, their leases and their places in shared pools. The token of a run only grows.
+-- Engines, their leases and their slots of shared pools. The token of a run only grows.
 
 -- name: put_engine
--- An engine says that it is alive for the first time.
+-- Registers an engine.
 INSERT INTO engines (engine, host, pid, lock_file, started_at, expires_at, can_run, boot, lock_inode,
     awake_until)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -15,32 +15,32 @@ ON CONFLICT (engine) DO UPDATE SET
 UPDATE engines SET expires_at = ?2, awake_until = ?3 WHERE engine = ?1;
 
 -- name: set_offer
--- An engine says anew what it can run.
+-- Replaces the list of what an engine can run.
 UPDATE engines SET can_run = ?2 WHERE engine = ?1;
 
 -- name: delete_engine
--- It stopped, or it is dead: unless it has renewed its lease since that was read.
+-- It stopped, or it is dead; nothing changes if it has renewed its lease since that was read.
 DELETE FROM engines WHERE engine = ?1 AND (?2 IS NULL OR expires_at = ?2);
 
 -- name: is_engine
--- Whether it is on the list.
+-- Whether an engine is registered.
 SELECT 1 FROM engines WHERE engine = ?;
 
 -- name: delete_slots
--- The places of an engine that is gone.
+-- The slots of an engine that was removed.
 DELETE FROM engine_slots WHERE engine = ?;
 
 -- name: free_runs
--- The runs of an engine that is gone; whatever it still sends is refused.
+-- The runs of an engine that was removed; anything it still sends is refused.
 UPDATE run_state SET engine = NULL, last_engine = engine, token = token + 1 WHERE engine = ?;
 
 -- name: engines
--- Who is or was alive.
+-- The registered engines.
 SELECT engine, host, pid, lock_file, started_at, expires_at, can_run, boot, lock_inode, awake_until FROM engines
 ORDER BY started_at, engine;
 
 -- name: unknown_owners
--- Engines that hold runs and are not on the list: they were taken off it, and took a run before they noticed.
+-- Engines that own runs and are not registered: they were removed, and claimed a run before they noticed.
 SELECT DISTINCT engine FROM run_state
 WHERE engine IS NOT NULL AND engine NOT IN (SELECT engine FROM engines) ORDER BY engine;
 
@@ -50,25 +50,26 @@ SELECT engine, count(*) FROM run_state INDEXED BY run_state_live WHERE engine IS
 GROUP BY engine;
 
 -- name: free_slots
--- How many places of a pool nobody holds, for an engine that is on the list.
+-- How many slots of a pool are free, for a registered engine.
 SELECT ?3 - coalesce((SELECT sum(held) FROM engine_slots WHERE pool = ?2), 0) FROM engines WHERE engine = ?1;
 
 -- name: take_slots
--- Places of a pool, beside those that the engine has.
+-- Slots of a pool, in addition to those that the engine has.
 INSERT INTO engine_slots (engine, pool, held) VALUES (?, ?, ?)
 ON CONFLICT (pool, engine) DO UPDATE SET held = held + excluded.held;
 
 -- name: give_slots
--- Some of the places that an engine holds.
+-- Returns some of an engine's slots.
 UPDATE engine_slots SET held = held - ?3 WHERE engine = ?1 AND pool = ?2;
 
 -- name: drop_empty_slots
--- Who holds no place of a pool has no row there.
+-- An engine without slots of a pool has no row there.
 DELETE FROM engine_slots WHERE engine = ?1 AND pool = ?2 AND held <= 0;
 
 -- name: winnable
--- Those of these runs whose lease can be taken, as their rows are once it is; all of them in one row of JSON, their bytes
--- as text, and the whole as bytes, since a damaged row may be no text. The writer lets go of the GIL for every row that it is given, and while the loop is busy it waits for it: with
+-- Those of these runs that can be claimed, as their rows are afterwards; all of them in one row of JSON, their bytes
+-- as text, and the whole as bytes, since a damaged row may be no text. The writer releases the GIL for every row that
+-- it receives, and waits for it while the loop is busy: with
 -- RETURNING a thousand runs took 27 ms.
 SELECT CAST(json_group_array(json_array(run_no, run_id, workflow, version, status, branch, last_seq, hex(head_hash),
     token + 1, ?1, CAST(fold AS TEXT), input_hash, parent_no, root_no, priority, recoveries, hold, created_at,
@@ -79,12 +80,12 @@ WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL AND hold IS
         OR EXISTS (SELECT 1 FROM run_inbox_messages AS m WHERE m.run_no = run_state.run_no AND m.status = 'new'));
 
 -- name: claim
--- Take the lease of runs that were found winnable in the same transaction.
+-- Claims runs that were found winnable in the same transaction.
 UPDATE run_state NOT INDEXED SET engine = ?1, token = token + 1
 WHERE run_no IN (SELECT value FROM json_each(?2)) AND engine IS NULL;
 
 -- name: release
--- Give leases of an engine back without a commit. Another engine can have a run of the same number and token in a
+-- Releases leases of an engine without a commit. Another engine can have a run of the same number and token in a
 -- database that fell back to an earlier state.
 WITH v (run_no, token, engine, unused) AS (VALUES /*row*/ (?, ?, ?, ?) /*row*/)
 UPDATE run_state SET engine = NULL, last_engine = iif(v.unused, last_engine, run_state.engine)
@@ -92,7 +93,7 @@ FROM v
 WHERE run_state.run_no = v.run_no AND run_state.token = v.token AND run_state.engine = v.engine;
 
 -- name: set_hold
--- Put a run aside, or take it back, while this engine, or none, has its lease with this token.
+-- Puts a run on hold, or ends its hold, while this engine, or none, has its lease with this token.
 UPDATE run_state SET hold = ?4 WHERE run_no = ?1 AND token = ?2 AND engine IS ?3;
 
 -- name: raise_token
@@ -100,8 +101,9 @@ UPDATE run_state SET hold = ?4 WHERE run_no = ?1 AND token = ?2 AND engine IS ?3
 UPDATE run_state SET token = ?4, engine = NULL WHERE run_no = ?1 AND token = ?2 AND engine IS ?3 AND token < ?4;
 
 -- name: unowned_versions
--- The versions of workflows of which some run wants to be advanced and nobody holds it. From one version to the next in
--- the index, however many runs each has; and from the mail to runs that are not in it. Written so that SQLite begins
+-- The versions of workflows with a run that can be advanced and has no owner. From one version to the next in
+-- the index, however many runs each has; and from the messages to runs that are not in it. Written so that SQLite
+-- begins
 -- with the next version: a pair that is `>` another one begins with what is equal to it, and one of columns with the
 -- first of them.
 WITH RECURSIVE first (run_no) AS (
@@ -124,8 +126,9 @@ WHERE run_no IN (SELECT m.run_no FROM run_inbox_messages AS m WHERE m.status = '
 ORDER BY 1, 2;
 
 -- name: claimable
--- The first runs of each of these versions that want to be advanced and that nobody holds. Two parts: ready ones, of
--- each queue its first (from one queue to the next in the index); and from the mail to the others, so that a hundred
+-- The first runs of each of these versions that can be advanced and have no owner. Two parts: ready ones, of
+-- each queue its first (from one queue to the next in the index); and from the messages to the others, so that a
+-- hundred
 -- thousand runs that only wait, or have ended, cost nothing. The list has pairs [workflow, version].
 WITH RECURSIVE place (workflow, version, queue) AS (
     SELECT v.value ->> 0, v.value ->> 1,

@@ -1,15 +1,15 @@
--- What migrate.py asks of a database.
+-- For sqlite_opening.py: the file and its schema.
 
 -- name: tables
--- Everything in the file that is not SQLite's own.
+-- All tables in the file except SQLite's own.
 SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
 -- name: schema_version
--- How far the schema is.
+-- The version of the schema.
 SELECT schema_version FROM store_meta WHERE only = 1;
 
 -- name: applied_migrations
--- What was applied, and what it was.
+-- The applied migrations and their checksums.
 SELECT number, name, checksum FROM store_migrations ORDER BY number;
 
 -- name: add_migration
@@ -17,7 +17,7 @@ SELECT number, name, checksum FROM store_migrations ORDER BY number;
 INSERT INTO store_migrations (number, name, checksum) VALUES (?, ?, ?);
 
 -- name: set_schema_version
--- The first migration makes the row; later ones move it.
+-- The first migration inserts the row; later ones update it.
 INSERT INTO store_meta (only, schema_version, store_id, next_run_no) VALUES (1, ?1, ?2, 1)
 ON CONFLICT (only) DO UPDATE SET schema_version = excluded.schema_version;
 

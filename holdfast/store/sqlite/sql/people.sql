@@ -1,7 +1,7 @@
--- What people are asked, over all runs. Each index is named: SQLite would rather begin with the runs.
+-- Waits for people, over all runs. Each index is named: SQLite would rather begin with the runs.
 
 -- name: asked
--- Open waits, oldest first, behind a place.
+-- Open waits, oldest first, after a position.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM run_waits AS w INDEXED BY run_waits_asked CROSS JOIN run_state AS r ON r.run_no = w.run_no
@@ -11,7 +11,7 @@ WHERE w.status = 'open' AND (w.kind = 'input' OR w.kind = 'basket' OR w.kind = '
 ORDER BY w.since, w.wait_id LIMIT ?4;
 
 -- name: asked_in_basket
--- The same of one basket, of anybody (?6 is null) or of one person.
+-- The same in one basket, of any assignee (?6 is null) or of one person.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM run_waits AS w INDEXED BY run_waits_basket CROSS JOIN run_state AS r ON r.run_no = w.run_no
@@ -21,7 +21,7 @@ WHERE w.status = 'open' AND w.basket = ?5
 ORDER BY w.since, w.wait_id LIMIT ?4;
 
 -- name: asked_of_assignee
--- The same of one person.
+-- The same of one assignee.
 SELECT r.run_id, r.workflow, w.run_no, w.wait_id, w.kind, w.node, w.path, w.visit, w.branch, w.status, w.since, w.until,
     w.data, w.basket, w.assignee, w.outcome, w.actor
 FROM run_waits AS w INDEXED BY run_waits_assignee CROSS JOIN run_state AS r ON r.run_no = w.run_no
@@ -40,7 +40,7 @@ WHERE (w.kind = 'input' OR w.kind = 'basket' OR w.kind = 'pause' OR w.kind = 'ho
 ORDER BY w.wait_id, w.rowid LIMIT 10;
 
 -- name: baskets
--- How much lies in each basket, and since when.
+-- How many waits are in each basket, and since when.
 SELECT basket, sum(kind = 'input'), sum(kind = 'basket'), min(since)
 FROM run_waits INDEXED BY run_waits_basket
 WHERE status = 'open' AND basket IS NOT NULL

@@ -23,7 +23,7 @@ SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, t
 FROM run_state WHERE run_no = ?;
 
 -- name: workflows_of
--- What these runs are runs of, of whom, in which queue, and how they are.
+-- Root, workflow, version, queue and status of these runs.
 SELECT run_no, root_no, workflow, version, queue, status FROM run_state WHERE run_no IN (SELECT value FROM json_each(?))
 ORDER BY run_no;
 
@@ -44,8 +44,8 @@ WHERE (status = 'completed' OR status = 'failed' OR status = 'cancelled') AND st
 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_unowned
--- The newest runs of one status that is not terminal and that nobody holds, of which there may be a million: the index
--- has them in this order. It is named, or SQLite walks back through finished runs.
+-- The newest runs of one non-terminal status without an owner, of which there may be a million: the index
+-- has them in this order. It is named, or SQLite scans finished runs backwards.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine, format
@@ -55,7 +55,7 @@ WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR statu
 ORDER BY run_no DESC LIMIT ?2;
 
 -- name: runs_owned
--- The newest runs of one status that is not terminal and that engines hold.
+-- The newest runs of one non-terminal status with an owner.
 SELECT run_no, run_id, workflow, version, status, branch, last_seq, head_hash, token, engine, fold, input_hash,
     parent_no, root_no, priority, recoveries, hold, created_at, started_at, finished_at, queue,
     last_engine, format
@@ -96,9 +96,9 @@ WHERE (status = 'created' OR status = 'running' OR status = 'suspended' OR statu
 GROUP BY status;
 
 -- name: open_nodes
--- The rows that belong to the memory of these runs; rowid is the order of first scheduling. Those that the index of open
--- rows leaves out are found by the key, from one node that a run has met to the next: whatever a map or a loop has left
--- behind is between the two, and is not read.
+-- The rows that these runs need in memory; rowid is the order of first scheduling. Those that the index of open
+-- rows does not have are found by the key, from one node of a run to the next: what a map or a loop has closed
+-- is between the two, and is not read.
 WITH RECURSIVE met (run_no, node) AS (
     SELECT DISTINCT value, (SELECT min(n.node) FROM run_node_state AS n WHERE n.run_no = value) FROM json_each(?1)
     UNION ALL
@@ -135,13 +135,14 @@ SELECT run_no, wait_id, kind, node, path, visit, branch, status, since, until, d
 FROM run_waits WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'open' ORDER BY run_no, rowid;
 
 -- name: set_timers
--- The timers of these runs that have not fired. The index is named, or SQLite walks through those that have.
+-- The timers of these runs that have not fired. The index is named, or SQLite scans those that have.
 SELECT run_no, timer, due_at, branch, status, boot, elapsed
 FROM run_timers INDEXED BY run_timers_of_run WHERE run_no IN (SELECT value FROM json_each(?)) AND status = 'set' ORDER BY due_at, run_no, timer;
 
 -- name: due_timers
 -- A page of the timers that are due and whose run could be claimed: by the wall clock (?1), or, of those that were set
--- by a duration in this boot (?10), by the time that has passed in it (?11). The drivers must be the timer indexes, never
+-- by a duration in this boot (?10), by the time that has passed in it (?11). The drivers must be the timer indexes,
+-- never
 -- a scan of the runs.
 SELECT run_no, timer, due_at, branch, status, boot, elapsed FROM (
 SELECT run_no, timer, due_at, branch, status, boot, elapsed, due FROM (
@@ -183,8 +184,8 @@ SELECT max(run_no), count(*) FROM (
     WHERE status = 'open' AND kind = 'child' AND run_no > ?1 ORDER BY run_no LIMIT ?2);
 
 -- name: waits_for_ended
--- Runs, from one number to another, that nobody drives and that wait for a child that has ended: what a lost report
--- cannot leave behind.
+-- Runs, from one number to another, without an owner that wait for a child that has ended: found even if the
+-- message of the child was lost.
 SELECT w.run_no, c.run_id
 FROM run_waits AS w INDEXED BY run_waits_for_children
 CROSS JOIN run_state AS p ON p.run_no = w.run_no
@@ -228,7 +229,7 @@ SELECT e.run_no, e.seq, e.branch, e.type, e.node, e.path, e.visit, e.at, e.token
 FROM run_events AS e WHERE e.run_no = ?1 AND e.seq IN (SELECT value FROM json_each(?2));
 
 -- name: branches
--- The lines of history of a run that were opened.
+-- The branches of a run.
 SELECT run_no, branch, parent, cutoff_seq, key_epoch, reason, json_extract(data, '$.origin_no'), created_at
 FROM run_branches WHERE run_no = ? ORDER BY branch;
 

@@ -2,11 +2,11 @@
 -- release (see sql_files.py).
 --
 -- Payloads are BLOB. Instants are microseconds since 1970, UTC. A run is its number inside and its text id once. No
--- foreign keys: rows of one commit land together, and the fence on run_state decides whether they may.
+-- foreign keys: rows of one commit are written together, and the fence on run_state decides whether they may.
 -- Indexes are partial where they can be, so that what costs nothing to a live run stays flat with many finished ones.
--- Their conditions are written without IN: for a list of three SQLite makes a table of it, anew for every row that is
--- written and every index that asks (a third of what it takes to claim a run). Statements that want such an index say
--- the same, in the same words.
+-- Their conditions are written without IN: for a list of three SQLite builds a table, again for every row that is
+-- written and every index with such a condition (a third of the cost of a claim). Statements that need the index use
+-- the same condition, literally.
 
 CREATE TABLE store_meta (
     only           INTEGER PRIMARY KEY CHECK (only = 1),
@@ -63,8 +63,8 @@ CREATE TABLE run_state (
 CREATE INDEX run_state_live ON run_state (engine, status)
     WHERE engine IS NOT NULL
         OR (status = 'created' OR status = 'running' OR status = 'suspended' OR status = 'recovering');
--- What wants to be advanced and nobody holds: in the order in which it is claimed; and by whose it is, said in other
--- words, so that nobody mistakes one of them for the other.
+-- Runs that can be advanced and have no owner: in the order in which they are claimed; and by root, with the condition
+-- written differently, so that the planner does not take one of them for the other.
 CREATE INDEX run_state_ready ON run_state (workflow, version, queue, priority DESC, run_no)
     WHERE engine IS NULL AND hold IS NULL AND (status = 'created' OR status = 'running' OR status = 'recovering');
 CREATE INDEX run_state_ready_of_root ON run_state (root_no)
@@ -162,7 +162,7 @@ CREATE TABLE run_waits (
 
 CREATE INDEX run_waits_open ON run_waits (run_no) WHERE status = 'open';
 CREATE INDEX run_waits_for_children ON run_waits (run_no) WHERE status = 'open' AND kind = 'child';
--- What people are asked, by id and by who is to answer. Waits for timers, signals and children are in none of these.
+-- Waits for people, by id and by assignee. Waits for timers, signals and children are in none of these.
 CREATE INDEX run_waits_of_people ON run_waits (wait_id)
     WHERE kind = 'input' OR kind = 'basket' OR kind = 'pause' OR kind = 'hold';
 CREATE INDEX run_waits_asked ON run_waits (since, wait_id)
@@ -198,7 +198,7 @@ CREATE TABLE engines (
     awake_until INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- Places of the pools that all engines share. They go with the engine.
+-- Slots of the pools that all engines share. They end with the engine.
 CREATE TABLE engine_slots (
     pool   TEXT    NOT NULL,
     engine TEXT    NOT NULL,
