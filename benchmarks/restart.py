@@ -55,8 +55,8 @@ def long_run(url: str, sizes: SuiteSizes) -> Figures:
 
 
 def takeover_from_dead(url: str) -> Figures:
-    """Seconds until a living engine goes on with the run of one that dies. On a server nobody sees it die: the lease
-    has to run out."""
+    """Seconds until a live engine takes over the run of one that dies. On a server its death cannot be seen: its lease
+    has to expire."""
     return {"takeover_seconds": _takeover(url, subprocess.Popen.kill)}
 
 
@@ -112,7 +112,7 @@ async def _hold(url: str) -> None:
 
 
 def _stand_still() -> None:
-    """In the writer's turn: whoever stops in the middle of a transaction on a file keeps everybody else out of it."""
+    """In the writer's turn: a process that stops in the middle of a transaction on a file locks all others out."""
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 

@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.01
 
 
 def steps_per_second(url: str, engines: int, sizes: SuiteSizes) -> Figures:
-    """How quickly so many engines do `runs` runs of 10 steps that somebody else has started, how much of it the busiest
+    """How quickly so many engines do `runs` runs of 10 steps that a client has started, how much of it the busiest
     of them has done, and what a step costs them."""
     asyncio.run(_write(url, sizes.runs))
     with ExitStack() as stack:

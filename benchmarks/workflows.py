@@ -1,6 +1,6 @@
 """Workflows of the benchmark: bodies that do nothing, so that what is measured is the engine.
 
-Owns: the workflows, and the marks that bodies leave for whoever measures.
+Owns: the workflows, and the marks that bodies leave for the process that measures.
 Invariants: module level and importable by name, so that a child process and a recovery find the same code.
 """
 

@@ -1,6 +1,7 @@
 """The reference pages that are made from the code: `python3 dev.py docs` writes them, a test compares them.
 
-Owns: docs/errors.md and docs/api.md, whole; the diagrams of docs/state-machines.md.
+Owns: docs/errors.md and docs/api.md, whole; the diagrams of docs/state-machines.md; in docs/cli.md the tables of verbs,
+options and exit codes.
 Never: repeats what the guide explains; a reference lists, with the first paragraph of each docstring.
 """
 
@@ -16,6 +17,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import holdfast as hf
+from holdfast.cli import main as command_line
+from holdfast.cli import output
 from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model import errors
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
@@ -160,10 +163,112 @@ def _diagram(table: Mapping[S, frozenset[S]], first: str, last: frozenset[S]) ->
     return "\n".join(lines) + "\n"
 
 
+# --- the command line -----------------------------------------------------------------------------------------------
+
+SHARED_OPTIONS = ("--db", "--json", "--quiet", "--lease-seconds", "--grace-seconds")
+"""Options that are described once, above the verbs."""
+EXIT_CODES = {
+    output.OK: "done; the run completed",
+    output.FAILED: "the run failed; problems were found; the request was refused; the store cannot be used "
+    "(full disk, read-only file system, a server that accepts no writes at the moment)",
+    output.USAGE: "wrong usage: bad input, no such file, workflow or run, a database that cannot be used. "
+    "Nothing was changed",
+    output.SUSPENDED: "the run is suspended: it waits for a person or another program. Timers are waited for",
+    output.CANCELLED: "the run was cancelled",
+    output.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; the run can be resumed",
+    output.PIPE_CLOSED: "the reader of the output has closed the pipe (`… \\| head`)",
+}
+
+
+def cli_page() -> str:
+    """The page of the command line: hand-written, with blocks `<!-- NAME -->` to `<!-- end -->` made from the code."""
+    text = (FOLDER / "cli.md").read_text("utf-8")
+    blocks = {f"verb {name}": _verb(name, command) for name, command in _commands()}
+    blocks |= {"verbs": _verbs(text), "shared options": _shared_options(), "exit codes": _exit_codes()}
+    missing = [name for name in blocks if f"<!-- {name} -->" not in text]
+    assert not missing, f"docs/cli.md lacks the blocks {missing}: add <!-- NAME --> and <!-- end --> where they belong"
+    pattern = re.compile(r"<!-- (verbs?(?: [\w ]+)?|shared options|exit codes) -->\n.*?<!-- end -->", re.DOTALL)
+    return pattern.sub(lambda m: "\n".join([f"<!-- {m[1]} -->", *blocks[m[1]], "<!-- end -->"]), text)
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    """Every verb with its command; `db` is a group of verbs."""
+    for verb in command_line.COMMANDS:
+        command = command_line.load(verb)
+        inner = getattr(command, "commands", {})
+        yield from ((f"{verb} {name}", found) for name, found in inner.items())
+        if not inner:
+            yield verb, command
+
+
+def _verbs(page: str) -> list[str]:
+    """A table of the verbs, each with a link to the section that has its options."""
+    lines = ["| verb | what it does |", "|---|---|"]
+    for verb, (_, _, about) in command_line.COMMANDS.items():
+        before = page.partition(f"<!-- verb {verb}")[0]
+        heading = re.findall(r"^## (.+)$", before, re.MULTILINE)[-1]
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        lines.append(f"| [`{verb}`](#{anchor}) | {about[0].lower()}{about[1:].rstrip('.')} |")
+    return lines
+
+
+def _verb(name: str, command: Any) -> list[str]:
+    """Usage, arguments, options and exit codes of one verb."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden and p.name != "help"]
+    usage = " ".join(["holdfast", name, *(_metavar(p) for p in arguments), *["[OPTIONS]"] * bool(options)])
+    lines = ["```text", usage, "```"]
+    rows = [(f"`{_metavar(p)}`", p.help or "") for p in arguments]
+    common = _shared()
+    shared = [f"`{p.opts[0]}`" for p in options if common.get(p.opts[0]) == p.help]
+    rows += [(_option(p), _meaning(p)) for p in options if common.get(p.opts[0]) != p.help]
+    if rows:
+        lines += ["", "| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(about)} |" for what, about in rows)]
+    codes = re.search(r"Exit codes: (.*?)(?:\n\s*\n|\Z)", command.help, re.DOTALL)
+    notes = f"Also {', '.join(shared)}. " if shared else ""
+    notes += f"Exit codes: {' '.join(codes[1].split()) if codes else '0 done, 1 an error, 2 wrong usage.'}"
+    return [*lines, "", *_wrapped(notes)]
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _option(parameter: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    value = "" if parameter.is_flag else f" `{parameter.metavar or parameter.type.name.upper()}`"
+    return names + value
+
+
+def _meaning(parameter: Any) -> str:
+    is_shown = parameter.default not in (None, False, "", ()) and not parameter.is_flag
+    return (parameter.help or "") + (f" Default: `{parameter.default}`." if is_shown else "")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _shared() -> dict[str, str]:
+    """The options that several verbs share, with their help."""
+    return {p.opts[0]: p.help for p in command_line.load("resume").params if p.opts[0] in SHARED_OPTIONS}
+
+
+def _shared_options() -> list[str]:
+    found = {p.opts[0]: p for p in command_line.load("resume").params}
+    rows = [(_option(found[name]), _meaning(found[name])) for name in SHARED_OPTIONS]
+    return ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(about)} |" for what, about in rows)]
+
+
+def _exit_codes() -> list[str]:
+    return ["| code | meaning |", "|---|---|", *(f"| {code} | {about} |" for code, about in EXIT_CODES.items())]
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "api.md": api_page,
     "state-machines.md": state_machines_page,
+    "cli.md": cli_page,
 }
 
 

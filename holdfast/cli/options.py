@@ -118,15 +118,14 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     """Expand each parameter that is a group of options into the options of the group."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in groups:
-            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        inner = get_type_hints(groups[name], include_extras=True)
+    own = {name: p for name, p in inspect.signature(function).parameters.items() if name not in groups}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(annotation=hints[name], kind=keyword) for name, parameter in own.items()]
+    for group in groups.values():  # behind the command's own options
+        inner = get_type_hints(group, include_extras=True)
         parameters += [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=inner[f.name])
-            for f in dataclasses.fields(groups[name])
+            inspect.Parameter(f.name, keyword, default=f.default, annotation=inner[f.name])
+            for f in dataclasses.fields(group)
         ]
 
     @functools.wraps(function)
