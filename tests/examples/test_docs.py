@@ -60,3 +60,55 @@ def test_every_test_named_by_the_requirements_exists() -> None:
         if not path.exists() or (name and f"def {name}(" not in path.read_text("utf-8")):
             missing.append(f"{place}::{name}" if name else place)
     assert sorted(missing) == []
+
+
+REQUIREMENTS = {
+    "K": [(1, 24)],
+    "S0": [(1, 85)],
+    "S1": [(1, 87)],
+    "S2": [(1, 110)],
+    "S3": [(1, 78)],
+    "S4": [(1, 90)],
+    "B0": [(1, 17)],
+    "B2": [(1, 14), (20, 32)],
+    "B3": [(1, 15)],
+    "B4": [(1, 20)],
+    "R0": [(1, 8), (20, 26)],
+    "R2": [(1, 15)],
+    "R3": [(1, 6)],
+    "R4": [(1, 12)],
+}
+"""The ids of all requirements: their families, and the numbers in each."""
+
+
+def test_every_requirement_has_one_line_with_a_state() -> None:
+    """Each id occurs in the first column of one line, and that line says what shows it or what is missing."""
+    page = (ROOT / "docs/requirements.md").read_text("utf-8")
+    lines = re.findall(r"^\| ([KSBR]\d?-\d[^|]*) \| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE)
+    found = [each for ids, _, _ in lines for each in ids_of(ids)]
+    wanted = [(f, n) for f, spans in REQUIREMENTS.items() for first, last in spans for n in range(first, last + 1)]
+    assert sorted(found) == sorted(wanted)
+    wrong = []
+    for ids, behaviour, state in lines:
+        word, _, rest = state.partition(": ")
+        tests = len(re.findall(r"`tests/[\w./-]+::test_\w+`", rest))
+        has_witness = (1 <= tests <= 3) or "](" in rest
+        is_right = {
+            "shown by": has_witness,
+            "partly": has_witness and "; missing: " in rest,
+            "not yet": tests == 0,
+            "differs": tests <= 3,
+        }
+        if not is_right.get(word) or not rest or not behaviour.strip():
+            wrong.append((ids, state))
+    assert wrong == []
+
+
+def ids_of(cell: str) -> list[tuple[str, int]]:
+    """`S0-36 to S0-38, S0-40` as (family, number) each."""
+    found = []
+    for part in cell.split(", "):
+        family, first, last_family, last = re.fullmatch(r"(\w+)-(\d+)(?: to (\w+)-(\d+))?", part).groups()
+        assert last_family in (None, family), part
+        found += [(family, n) for n in range(int(first), int(last or first) + 1)]
+    return found
