@@ -268,7 +268,7 @@ def _last_seq(store: Store, row: RunRow) -> int:
 
 
 def _where(recovered: Recovered) -> str:
-    return f"; it goes on with branch {recovered.branch}, cut off at event {recovered.cutoff_seq}"
+    return f"; it continues on branch {recovered.branch}, cut off at event {recovered.cutoff_seq}"
 
 
 def _left_alone(row: RunRow) -> Recovered:

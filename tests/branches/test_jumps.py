@@ -30,6 +30,8 @@ async def test_a_jump_back_reopens_a_completed_run(db: Path, bodies: World) -> N
         assert await ended(run) == [4, 2]
         assert bodies.again() == ["c", "d"]
         assert [b["reason"] for b in await run.branches()] == ["start", "jump"]
+        (requested,) = [e for e in await run.events() if e.type == "JumpRequested"]
+        assert (requested.branch, requested.data) == (1, {"target": "c", "new_branch": 2, "actor": "ann"})
 
 
 async def test_a_jump_to_the_first_node_keeps_nothing_of_the_parent(db: Path, bodies: World) -> None:

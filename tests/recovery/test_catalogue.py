@@ -319,16 +319,20 @@ def cat_held(x: int) -> Any:
     return cat_gate(x)
 
 
-async def test_nothing_stable_is_an_error_and_the_run_is_left_untouched(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kept", "last"), [(2, "PhaseStarted"), (3, "NodeScheduled"), (4, "NodeStarted")])
+async def test_nothing_stable_is_an_error_and_the_run_is_left_untouched(
+    url: str, tmp_path: Path, kept: int, last: str
+) -> None:
     import apsw
 
     await run_it(url)
     corrupt(url, "r", "A5")
     connection = apsw.Connection(str(tmp_path / "catalogue.db"))
-    connection.execute("DELETE FROM run_events WHERE seq > 2")
+    connection.execute("DELETE FROM run_events WHERE seq > ?", (kept,))
     connection.close()
     async with stopped(url) as engine:
         before = await journal(engine)
+        assert before[-1][1] == last
         with pytest.raises(CannotBeRepaired, match="no event to go on from"):
             await engine.recover("r")
         assert await journal(engine) == before

@@ -120,7 +120,7 @@ async def test_recovery_is_recorded_and_logged_with_case_branches_and_cutoff(
         "cutoff_seq": said.cutoff_seq,
         "what": said.what,
     }
-    line = f"run r is recovered ({code}): {said.what}; it goes on with branch 2, cut off at event {said.cutoff_seq}"
+    line = f"run r is recovered ({code}): {said.what}; it continues on branch 2, cut off at event {said.cutoff_seq}"
     assert [record.getMessage() for record in caplog.records if "recovered" in record.getMessage()] == [line]
 
 
@@ -165,5 +165,7 @@ async def test_e2_run_whose_version_is_gone_goes_back_to_the_version_that_it_beg
         await run.respond(str(wait.wait_id), True)
         assert await run.result(timeout=20) == 6, "5 + 1 is what the first version makes of it; the second made 10"
         shown = await run.show()
+        opened = [e.data for e in await run.events() if e.type == "BranchOpened"]
+        assert [b["parent"] for b in opened] == [1, 1], "the branch that holds the event where it was cut"
     assert (said.case, said.branch, shown["version"]) == ("E2", 3, 1)
     assert CALLS == ["yes"], "what the first version had completed does not run again"
