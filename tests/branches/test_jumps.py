@@ -141,7 +141,7 @@ async def test_a_bare_name_with_several_instances_is_refused_with_the_list_of_th
         await ended(run)
         with pytest.raises(hf.Refused, match=r"second has 2 instances, .* second@\.item\.0\., second@\.item\.1\."):
             await run.jump(to="second")
-        with pytest.raises(hf.Refused, match=r"second@[.]item[.]7[.] has not begun on this line"):
+        with pytest.raises(hf.Refused, match=r"second@[.]item[.]7[.] has not begun on this branch"):
             await run.jump(to="second@.item.7.")
         for text in ("second@", "@.item.0.", "second@item", "second@.item.0.#0"):
             with pytest.raises((hf.InvalidInput, hf.Refused)):
