@@ -89,16 +89,16 @@ def test_one_of_a_thousand_runs_kills_its_engine_and_the_999_others_finish(arena
 
 def test_several_runs_that_kill_their_engine_are_found_in_one_life(arena: Arena) -> None:
     guilty = {f"g{i}" for i in range(3)} | {"exit"}
-    start_and_cut_off(arena, "innocent:a*20", "guilty:g*3", "guilty_by_exit:exit", "innocent:b*20")
+    start_and_cut_off(arena, "innocent:a*4", "guilty:g*3", "guilty_by_exit:exit", "innocent:b*4")
     assert restart_until_done(arena, limit=3, deaths_max=10) == 2  # which any of them may have caused
     assert held(arena).keys() == guilty
     assert "exit status 9" in held(arena)["exit"]
-    assert arena.query("SELECT count(*) FROM run_state WHERE status = 'completed'") == [(40,)]
+    assert arena.query("SELECT count(*) FROM run_state WHERE status = 'completed'") == [(8,)]
 
 
 @pytest.mark.parametrize(("limit", "deaths"), [(1, 0), (2, 1), (5, 2)])
 def test_only_the_run_whose_process_died_reaches_the_limit(arena: Arena, limit: int, deaths: int) -> None:
-    start_and_cut_off(arena, "innocent:a*10", "guilty:g", "innocent:b*10")
+    start_and_cut_off(arena, "innocent:a*3", "guilty:g", "innocent:b*3")
     assert restart_until_done(arena, limit, deaths_max=8) == deaths
     assert held(arena).keys() == {"g"}
     assert recoveries(arena) == {"g": limit}

@@ -104,7 +104,8 @@ def test_wrong_usage_is_exit_code_2(flows: str, capsys: pytest.CaptureFixture[st
         ["refine.py:refine"],
         ["research.py:research", "--answer", 'Good enough?={"accept": true}'],
         ["approval.py:fulfil", "--answer", 'Ship this order?={"approved": true}'],
-        ["approval.py:fulfil", "--people-take", "0"],
+        # twelve reminders; tests/explorer/test_waits.py has a case with one for each commit
+        pytest.param(["approval.py:fulfil", "--people-take", "0"], marks=pytest.mark.soak),
         ["onboarding.py:onboard"],
         ["onboarding.py:onboard", "--set", 'case={"name": "Mallory"}'],
         ["signals.py:parcel", "--signal", 'scanned={"at": "a"}', "--signal", 'scanned={"at": "b", "delivered": true}'],

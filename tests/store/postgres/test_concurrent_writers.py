@@ -40,7 +40,7 @@ def test_of_two_stores_that_claim_the_same_runs_each_run_goes_to_one(store: Post
     other.close()
 
 
-@pytest.mark.parametrize(("rounds", "letters"), [(60, 30), pytest.param(1000, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("rounds", "letters"), [(60, 30), (100, 3), pytest.param(1000, 3, marks=pytest.mark.soak)])
 def test_committers_that_write_to_each_others_runs_never_meet_crosswise(
     own_server: PostgresServer, rounds: int, letters: int
 ) -> None:
