@@ -56,8 +56,9 @@ from holdfast.model.views import Wait
 from holdfast.opening import open_engine as open
 from holdfast.opening import run
 from holdfast.worker.bare_context import context as _bare_context
-from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.context import Context
 from holdfast.worker.racing import Won
+from holdfast.worker.sync_context import SyncContext
 
 set_bare_context(_bare_context)
 

@@ -21,8 +21,7 @@ from holdfast.inspect import leftovers
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import RunSuspended, UsageError
 from holdfast.store.urls import outlives_process, store_at
-from holdfast.worker import handlers as _builtin_handlers
-from holdfast.worker import trust
+from holdfast.worker import builtin_handlers, trust
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.loading import refuse_while_importing
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 log = logging.getLogger("holdfast.engine")
 DEFAULT_URL = "sqlite:///holdfast.db"
-assert _builtin_handlers.__all__  # importing it registered them
+assert builtin_handlers.NAMES  # importing it registered them
 
 
 def default_url() -> str:

@@ -107,7 +107,7 @@ PRIVATE_NAMES: set[str] = {
 }
 """Other modules that do."""
 
-REPEATED_FILE_NAMES: set[str] = {"child.py"}
+REPEATED_FILE_NAMES: set[str] = set()
 """File names that more than one package of holdfast has."""
 
 NUMBERS_OUTSIDE_LIMITS: dict[str, int] = {

@@ -30,16 +30,15 @@ from holdfast.model.errors import (
 from holdfast.model.limits import BODY_CHECK_SECONDS
 from holdfast.model.naming import is_undo
 from holdfast.model.references import captured, check_size
-from holdfast.worker import ending, parking, tasks
+from holdfast.worker import call_scopes, ending, parking
 from holdfast.worker.body_life import ALIVE, BODY_TRANSITIONS, OVER, BodyLife, LeaveReason
+from holdfast.worker.call_scopes import Strand
 from holdfast.worker.memory import Call, Memo, Memory, idempotency_key
-from holdfast.worker.strands import Strand
 from holdfast.worker.threads import Done, GivenUp, ThreadJob
 from holdfast.worker.time_limits import BodyClock, StepClock, current_clock
 
 if TYPE_CHECKING:
-    from holdfast.worker.step_threads import StepThread
-    from holdfast.worker.steps import Try
+    from holdfast.worker.tries import StepThread, Try
 
 R = TypeVar("R")
 _RUNNING, _WAITING, _LEAVING, _ENDING = BodyLife.RUNNING, BodyLife.WAITING, BodyLife.LEAVING, BodyLife.ENDING
@@ -295,7 +294,7 @@ class Activation:
 
     def joined(self) -> asyncio.Task[Any]:
         """The calling task belongs to the body from now on, whoever started it: while it works, the body does."""
-        task = tasks.running_task()
+        task = call_scopes.running_task()
         if task is None:
             raise UsageError(f"ctx was called {_OUTSIDE}")
         if task is not self.task and task not in self.tasks:
@@ -308,12 +307,12 @@ class Activation:
     def begin_scope(self) -> None:
         """The running task is the body's own from here on."""
         self.memory.body.memory = self.memory
-        tasks.begin(self.memory.body, "")
+        call_scopes.begin(self.memory.body, "")
 
     def scope_here(self) -> str:
         """The scope of the task that makes a call on ctx."""
         task = self.joined()
-        scope = tasks.scope_of(task)
+        scope = call_scopes.scope_of(task)
         if scope is not None and scope.strand.body is self.memory.body:
             return scope.name
         name = getattr(task.get_coro(), "__qualname__", task.get_name())

@@ -20,7 +20,7 @@ from holdfast.model.current import BodyContext, Current, here
 from holdfast.model.errors import InvalidInput, UsageError
 from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
-from holdfast.worker.node_log import NodeLog
+from holdfast.worker.plain_context import NodeLog
 from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner
 

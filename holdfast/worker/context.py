@@ -1,30 +1,28 @@
-"""Context: what a body sees of the engine.
+"""Context: `ctx` of async bodies.
 
-Owns: the public calls (`ctx.step`, `ctx.map`, ...) and the story of each: remembered, or run and then remembered.
-Never: decides anything about the run; every call ends in a command or a memo.
+Owns: the public calls (`ctx.step`, `ctx.map`, ...) and the story of each: replayed, or run and then recorded.
+Never: decides anything about the run; every call ends in a command or a recorded result.
 Rule: what a call returns is always decoded from committed bytes, also the first time.
 
-Three faces of the same thing: `Context` for async bodies (calls are awaited), `SyncContext` for bodies in threads (the
-same calls block), `InlineContext` for quick bodies on the loop (nothing that waits).
+Three faces of the same thing: `Context` for async bodies (calls are awaited), `SyncContext` (sync_context.py) for
+bodies in threads (the same calls block), `InlineContext` (plain_context.py) for bodies on the loop, which may not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers, texts
-from holdfast.model.current import BodyContext
 from holdfast.model.errors import (
     BodyEnded,
     ChildFailed,
@@ -40,136 +38,21 @@ from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEM
 from holdfast.model.naming import derived
 from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
-from holdfast.worker import checkpoints, racing
-from holdfast.worker.activation import Activation
+from holdfast.worker import parking, racing
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
-from holdfast.worker.memory import Call, idempotency_key, inner_scope
-from holdfast.worker.node_log import NodeLog
+from holdfast.worker.memory import Call, inner_scope
+from holdfast.worker.plain_context import PlainContext
 from holdfast.worker.racing import Won
 from holdfast.worker.steps import StepRunner, unfolded
-from holdfast.worker.time_limits import current_clock
-from holdfast.worker.variables import Variables
 
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
-log = logging.getLogger("holdfast.node")
 Duration = float | str | timedelta
 _error = msgspec.json.Decoder(ev.ErrorInfo).decode
 
 
-class _Base(BodyContext):
-    """What every body may ask."""
-
-    def __init__(self, activation: Activation, step: Call | None = None, step_attempt: int | None = None) -> None:
-        self._activation = activation
-        self._step_call = step
-        self._step_attempt = step_attempt
-        self._vars: Variables | None = None
-
-    @property
-    def run_id(self) -> str:
-        return self._activation.port.run_id
-
-    @property
-    def node(self) -> str:
-        return self._activation.attempt.node
-
-    @property
-    def path(self) -> str:
-        return self._activation.attempt.path
-
-    @property
-    def attempt(self) -> int:
-        """Which start of this node this is, from 1; in a step of a node, which try of that step."""
-        return self._step_attempt or self._activation.attempt.attempt
-
-    @property
-    def visit(self) -> int:
-        """Which pass through this node this is, from 1: `hf.goto` and tickets may lead to it again."""
-        return self._activation.attempt.visit
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the body was asked to stop. A long sync body looks at it now and then."""
-        return self._activation.stop_reason is not None
-
-    @property
-    def leaving(self) -> bool:
-        """True in `finally` blocks that run because the body is left, not because it ends."""
-        return self._activation.leaving
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for every attempt of this node (or step), and for no other: for whoever must not act twice."""
-        activation = self._activation
-        step_key = None if self._step_call is None else self._step_call.step_key
-        return idempotency_key(activation.port.store_id, *activation.key_facts(step_key))
-
-    @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger bound to run, node and attempt. One call is one line: newlines and control characters are escaped.
-        It never writes to the journal."""
-        a = self._activation.attempt
-        extra = {"run_id": self.run_id, "node": a.node, "path": a.path, "attempt": a.attempt}
-        return NodeLog(log, extra)
-
-    @property
-    def vars(self) -> Variables:
-        """The run's variables: as of this activation, plus what this body sets. Committed when it completes."""
-        if self._vars is None:
-            self._vars = Variables(self._activation)
-        return self._vars
-
-    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """How far the body is, for whoever watches. Never stored."""
-        self._activation.progress = (done, total, message)
-
-    def heartbeat(self) -> None:
-        """Say that the body or step is alive (needed where its node has a `heartbeat` limit)."""
-        self._activation.loop.call_soon_threadsafe(self._activation.beat, current_clock.get())
-
-    @property
-    def checkpointed(self) -> Any:
-        """The value of the last checkpoint, in plain JSON types, or None."""
-        self._activation.checkpoint_read = True
-        value = self._activation.memory.checkpoint
-        return None if value is None else decoder(Any)(value)
-
-
-_WAITING = frozenset(
-    (
-        "step",
-        "map",
-        "child",
-        "ask",
-        "receive",
-        "signal",
-        "sleep",
-        "race",
-        "now",
-        "uuid",
-        "random",
-        "checkpoint",
-        "keyed",
-        "patched",
-    )
-)
-"""Calls that end in a commit."""
-
-
-class InlineContext(_Base):
-    """For bodies with `inline=True`: they run on the event loop and may not wait."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in _WAITING:
-            raise UsageError(
-                f"ctx.{name} waits for a commit, and a body with inline=True may not wait: remove inline=True"
-            )
-        raise AttributeError(name)
-
-
-class Context(_Base):
+class Context(PlainContext):
     """The first parameter of an async body. Calls on it that end in a value are remembered: when the body runs again
     after a crash they return at once what they returned before."""
 
@@ -447,7 +330,7 @@ class Context(_Base):
         activation, a = self._activation, self._activation.attempt
         activation.check()
         data = encode(value, what="checkpoint")
-        checkpoints.check(activation)
+        parking.check_checkpoint(activation)
         number = activation.memory.checkpoints + 1
         command = cmd.Checkpoint(
             a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(),
@@ -493,87 +376,6 @@ class Context(_Base):
         """The context of a step that takes one itself. A plain function has no tries of its own: it is told which one
         of whoever calls it this is."""
         return type(self)(self._activation, call, attempt or self._step_attempt)
-
-
-class SyncContext(_Base):
-    """The first parameter of a sync body. The same calls as `Context`, but they block the body's thread; where the
-    answer may take long (ctx.ask, ctx.receive, ctx.sleep, ctx.child), the body is left, its thread is given back, and
-    it runs again from its start when the answer is there."""
-
-    def __init__(self, activation: Activation) -> None:
-        super().__init__(activation)
-        self._async = Context(activation)
-
-    def step(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return self._block(functools.partial(self._async.step, fn, *args, **kwargs))
-
-    def map(
-        self, fn: Callable[..., Any], items: Iterable[Any], *, limit: int = MAP_LIMIT_DEFAULT, **kwargs: Any
-    ) -> list[Any]:
-        return self._block(functools.partial(self._async.map, fn, items, limit=limit, **kwargs))
-
-    def sleep(self, duration: Duration | datetime) -> None:
-        self._block(functools.partial(self._async.sleep, duration))
-
-    @overload
-    def ask(self, question: str, *, schema: type[T], about: Any = None, **options: Unpack[Asking]) -> T: ...
-    @overload
-    def ask(self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]) -> Any: ...
-    def ask(self, question: str, *, schema: Any = None, about: Any = None, **options: Unpack[Asking]) -> Any:
-        return self._block(functools.partial(self._async.ask, question, schema=schema, about=about, **options))
-
-    @overload
-    def receive(self, name: str, *, schema: type[T], deadline: Deadline | None = None, default: Any = NOTHING) -> T: ...
-    @overload
-    def receive(
-        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
-    ) -> Any: ...
-    def receive(
-        self, name: str, *, schema: Any = None, deadline: Deadline | None = None, default: Any = NOTHING
-    ) -> Any:
-        return self._block(
-            functools.partial(self._async.receive, name, schema=schema, deadline=deadline, default=default)
-        )
-
-    def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> None:
-        self._block(functools.partial(self._async.signal, run, name, payload, id=id))
-
-    def child(self, workflow: Any, /, *, run_id: str | None = None, detached: bool = False, **inputs: Any) -> Any:
-        return self._block(functools.partial(self._async.child, workflow, run_id=run_id, detached=detached, **inputs))
-
-    def now(self) -> datetime:
-        return self._block(self._async.now)
-
-    def uuid(self) -> uuid.UUID:
-        return self._block(self._async.uuid)
-
-    def random(self) -> float:
-        return self._block(self._async.random)
-
-    def checkpoint(self, value: Any) -> None:
-        self._block(functools.partial(self._async.checkpoint, value))
-
-    def patched(self, name: str) -> bool:
-        async def on_loop() -> bool:
-            return self._async.patched(name)
-
-        return self._block(on_loop)
-
-    def keyed(self, key: str) -> SyncContext:
-        copy = type(self)(self._activation)
-        copy._async = self._async.keyed(key)
-        return copy
-
-    if not TYPE_CHECKING:  # a type checker knows by itself what there is
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name == "race":
-                raise UsageError("ctx.race makes several calls at once, which a sync body cannot: make it `async def`")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _block(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Make the call on the loop and wait for it in this thread."""
-        return self._activation.run_for_thread(call)
 
 
 def _child_result(data: bytes, workflow: str, run_id: str) -> Any:

@@ -27,8 +27,7 @@ from holdfast.worker.failures import describe
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
-    from holdfast.worker.step_threads import StepThread
-    from holdfast.worker.steps import Try
+    from holdfast.worker.tries import StepThread, Try
 
 log = logging.getLogger("holdfast.node")
 

@@ -21,13 +21,15 @@ from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import SYNC_THREADS
-from holdfast.worker import ending, rehearsing, tasks, wire
+from holdfast.worker import call_scopes, ending, rehearsing, wire
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.body_life import BodyLife, LeaveReason
-from holdfast.worker.context import Context, InlineContext, SyncContext
+from holdfast.worker.context import Context
 from holdfast.worker.isolated import CannotBeIsolated, IsolatedActivation, IsolatedBodies
+from holdfast.worker.plain_context import InlineContext
 from holdfast.worker.processes import ProcessBodies
+from holdfast.worker.sync_context import SyncContext
 from holdfast.worker.threads import Done, GivenUp, ThreadBodies, ThreadJob
 
 R = TypeVar("R")
@@ -50,7 +52,7 @@ class LocalExecutor:
         self._binders: dict[str, Binder] = {}
         self._loop: asyncio.AbstractEventLoop
         self._context = copy_context()
-        self._context.run(tasks.current_scope.set, None)  # it may be opened in a body of another engine
+        self._context.run(call_scopes.current_scope.set, None)  # it may be opened in a body of another engine
         """What every body begins with, whoever moved its run: the context of whoever opened the engine."""
         self._stopped = False
         self._thread_count = threads
@@ -68,7 +70,7 @@ class LocalExecutor:
     def open(self, loop: asyncio.AbstractEventLoop, threads_lost: Callable[[int], None]) -> None:
         self._loop = loop
         self._given_up.on_change = threads_lost
-        tasks.install(loop)
+        call_scopes.install(loop)
         asyncio_internals.shows_waits()  # a warning comes when the engine opens, not when a body waits
 
     def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
@@ -228,7 +230,7 @@ class LocalExecutor:
             await self._processes.close()
         if self._isolated is not None:
             await self._isolated.close()
-        tasks.uninstall(self._loop)
+        call_scopes.uninstall(self._loop)
 
     def _all(self) -> list[Activation]:
         return [activation for bodies in self._live.values() for activation in bodies.values()]

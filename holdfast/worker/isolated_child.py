@@ -39,10 +39,10 @@ from holdfast.model.plans import compile_definition
 from holdfast.model.values import encode
 from holdfast.worker import wire
 from holdfast.worker.activation import Activation
-from holdfast.worker.child import die, killed_with_engine, take_pipes
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.isolated import LIFE_FD
 from holdfast.worker.loading import StartedWhileImporting, load_code
+from holdfast.worker.process_child import die, killed_with_engine, take_pipes
 from holdfast.worker.spawning import read_frame, write_frame
 
 

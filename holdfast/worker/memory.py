@@ -19,8 +19,7 @@ from holdfast.model import events as ev
 from holdfast.model import journal_format, values
 from holdfast.model.errors import NotSerialisable, StepMismatch
 from holdfast.model.naming import derived
-from holdfast.worker.strands import Strand, lane_scope, lanes_around, shown
-from holdfast.worker.tasks import scope_here
+from holdfast.worker.call_scopes import Strand, lane_scope, lanes_around, scope_here, shown
 
 
 class Call(msgspec.Struct):

@@ -2,6 +2,9 @@
 
 Owns: what a task of the body waits for, followed through other tasks, `asyncio.gather`, `asyncio.TaskGroup` and
 `asyncio.wait`.
+Owns: the refusal of a checkpoint while something of the body is under way: what another task is told then, or was told
+and has not handed over yet, would be forgotten (a signal lost, a question asked twice). A call on ctx is open from the
+moment it is made until what it returned to be awaited has ended, or was dropped.
 Never: decides what follows from it (activation.py), uses private names of asyncio (engine/asyncio_internals.py).
 Rule: in doubt a task is at work. A waiting body that is taken for one at work just stays in memory; a working one that
 is taken for waiting would be evicted in its middle.
@@ -10,10 +13,16 @@ is taken for waiting would be evicted in its middle.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.asyncio_internals import awaited_through, children_of, shows_waits, waiter_of
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.worker.activation import Activation
+
 
 Future = asyncio.Future[Any]
 Task = asyncio.Task[Any]
@@ -73,3 +82,27 @@ def _awaited_by(future: Future) -> Collection[Future]:
         return [child for child in children_of(future) if not child.done()]
     waiter = waiter_of(future) if shows_waits() else None
     return () if waiter is None or waiter.done() else awaited_through(future, waiter)
+
+
+def check_checkpoint(activation: Activation) -> None:
+    """Raise UsageError when the calling task may not make a checkpoint now."""
+    problem = _under_way(activation)
+    if problem is not None:
+        raise UsageError(
+            f"ctx.checkpoint closes the memory of the whole body, and {problem}: it would be forgotten. Await it "
+            "before, or make the loop that has the checkpoints a node or a workflow of its own"
+        )
+
+
+def _under_way(activation: Activation) -> str | None:
+    here = activation.joined()
+    for awaited, call in activation.calls.items():
+        if inspect.getcoroutinestate(awaited) != inspect.CORO_CLOSED:
+            return f"ctx.{call.kind} ({call.name}) is still under way"
+    others = {task for task in activation.tasks if task is not here and not task.done()}
+    if not all(waits_for(task, here) for task in others):
+        return "another task of the body, which calls ctx as well, still goes on"
+    waiting = others if activation.task is None or activation.task is here else {activation.task, *others}
+    if not activation.ended.isdisjoint(ended_beside(waiting)):
+        return "what another task of the body was told is not read yet"
+    return None

@@ -1,6 +1,6 @@
 """Process bodies: where `process=True` bodies run, so that they use another core and can be killed.
 
-Owns: the children (see child.py and spawning.py), their number, and what is sent to them and back.
+Owns: the children (see process_child.py and spawning.py), their number, and what is sent to them and back.
 Never: forks, pickles, runs a body twice by itself.
 Invariants: a child runs one body at a time; after a timeout, a cancel or a broken answer it is killed with everything
     it started, and never used again.
@@ -142,7 +142,7 @@ class _Child(Spawned):
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
-        super().__init__("holdfast.worker.child")
+        super().__init__("holdfast.worker.process_child")
 
     @property
     def alive(self) -> bool:

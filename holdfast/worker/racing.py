@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from holdfast.model.errors import Suspended, UsageError
 from holdfast.model.values import decoder, encode
-from holdfast.worker import tasks
+from holdfast.worker import call_scopes
+from holdfast.worker.call_scopes import Lane, Strand, lane_scope, race_name
 from holdfast.worker.memory import Call, Memo, RaceEnd
-from holdfast.worker.strands import Lane, Strand, lane_scope, race_name
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
@@ -175,7 +175,7 @@ class _Race(Generic[T]):
         strand = Strand(lane)
 
         async def in_strand() -> T:
-            tasks.begin(strand, lane_scope(self._name, index))
+            call_scopes.begin(strand, lane_scope(self._name, index))
             return await self._calls[index]
 
         task = self._activation.loop.create_task(in_strand())

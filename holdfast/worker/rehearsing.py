@@ -17,8 +17,9 @@ from holdfast.model.limits import REHEARSAL_SECONDS
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.body_life import LeaveReason
-from holdfast.worker.context import Context, SyncContext
+from holdfast.worker.context import Context
 from holdfast.worker.memory import Call, Memo, Memory
+from holdfast.worker.sync_context import SyncContext
 
 
 class _Rehearsed(Activation):

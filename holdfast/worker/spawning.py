@@ -3,7 +3,7 @@
 Owns: starting an interpreter that serves an engine over pipes, killing it with everything it started, reaping it, and
 saying how it died; the frames that go through the pipes.
 Never: forks, pickles, knows what the process is asked for (processes.py, isolated.py).
-On crash: the pipes close with the engine, and the process kills itself (child.py).
+On crash: the pipes close with the engine, and the process kills itself (process_child.py).
 
 A thread for each process does the blocking calls: that works on every platform and event loop, and a process costs far
 more than a thread anyway.

@@ -3,6 +3,8 @@
 Owns: running it (async on the loop, sync in a thread), its retries, timeout and `on_crash` where it is a node. Retries
 go by the policy of the node (model/policies.py) and wait as a node's do: a short delay in memory, a longer one in a
 durable timer.
+Owns: what undoes a step: which compensation a node has, and what the journal must know to run it when the run does not
+end well (rules/undoing.py decides that).
 Rule: a step is one event at its end. Its start is committed first for nodes whose `on_crash` is not rerun, and for
 nodes with a compensation in a workflow that compensates.
 """
@@ -12,33 +14,37 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from holdfast.authoring import functions
+from holdfast.authoring.node_decorator import Node
 from holdfast.authoring.workflows import Workflow
 from holdfast.engine.ports import Releasable, settle
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.current import current_body, here, receiving
-from holdfast.model.errors import InvalidInput, OutcomeUnknown, UsageError
-from holdfast.model.handlers import Handler
+from holdfast.model.errors import DefinitionError, HoldfastError, InvalidInput, OutcomeUnknown, UsageError
+from holdfast.model.handlers import Handler, inputs_taken
 from holdfast.model.limits import BODY_CHECK_SECONDS, RETRY_IN_MEMORY_SECONDS, SECOND
-from holdfast.model.policies import NO_RETRY, seconds_until_retry
+from holdfast.model.naming import derived
+from holdfast.model.policies import NO_RETRY, Retry, seconds_until_retry
+from holdfast.model.typecheck import compensation_mismatch
 from holdfast.model.values import decoder, encode
-from holdfast.worker import tasks
+from holdfast.worker import call_scopes
 from holdfast.worker.body_life import OVER
-from holdfast.worker.compensating import Compensation
 from holdfast.worker.failures import describe, raise_again, stored
 from holdfast.worker.memory import Call, Memo, inner_scope
-from holdfast.worker.step_threads import StepThread
 from holdfast.worker.time_limits import StepClock
+from holdfast.worker.tries import StepThread, Try, step_event
 
 if TYPE_CHECKING:
     from holdfast.worker.context import Context
+
 
 limited_steps: ContextVar[tuple[str, ...]] = ContextVar("holdfast_limited_steps", default=())
 """The steps around what runs in this task or thread that hold a place of their node."""
@@ -163,7 +169,7 @@ class StepRunner:
         token = current_body.set(self.name)
         was_here = here.set(functools.partial(ctx._activation.current, tried))
         was_limited = limited_steps.set((*limited_steps.get(), self.name)) if self.concurrency is not None else None
-        around = tasks.enter(inner_scope(tried.call))
+        around = call_scopes.enter(inner_scope(tried.call))
         try:
             if self.timeout is None and self.heartbeat is None:
                 return await self._result(ctx, tried, given, kwargs)
@@ -179,7 +185,7 @@ class StepRunner:
                 why = type(why)(f"{why.message}; it did not stop, and its thread was given up")
             raise why from None
         finally:
-            tasks.leave(around)
+            call_scopes.leave(around)
             if was_limited is not None:
                 limited_steps.reset(was_limited)
             here.reset(was_here)
@@ -255,7 +261,7 @@ class StepRunner:
     @staticmethod
     async def _commit(ctx: Context, kind: Any, call: Call, attempt: int, **fields: Any) -> None:
         a = ctx._activation.attempt
-        event = _event(kind, call, attempt, **fields)
+        event = step_event(kind, call, attempt, **fields)
         ends = isinstance(event, ev.StepFailed) and event.retry_at is None
         races = ctx._activation.memory.ends_with(call) if ends else ()
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
@@ -264,52 +270,6 @@ class StepRunner:
 def _retry_seed(ctx: Context, call: Call, failures: int) -> str:
     """What the jitter of a delay is derived from: the same in every life of the body."""
     return f"{ctx.run_id}{call.step_key}{failures}"
-
-
-class Try:
-    """One try of a step, under way."""
-
-    __slots__ = ("call", "cancelled", "number", "runner", "thread", "undo")
-
-    def __init__(self, runner: StepRunner, call: Call, number: int, undo: str = "") -> None:
-        self.runner = runner
-        self.call = call
-        self.undo = undo
-        """The place of its compensation, where it has one."""
-        self.number = number
-        """From 1."""
-        self.cancelled = False
-        """It was asked to stop, and its thread may still run."""
-        self.thread: StepThread | None = None
-
-    def when_stopped(self, call: Callable[[], None]) -> None:
-        """Call when nothing of the try runs any more: at once, or when its thread has ended or was given up."""
-        if self.thread is None or self.thread.over.done():
-            call()
-        else:
-            self.thread.over.add_done_callback(lambda _: call())
-
-    def completed(self, value: Any) -> Any:
-        """The event of a try that has returned this."""
-        data = encode(value, self.runner.returns, what=f"result of {self.call.name}")
-        return _event(ev.StepCompleted, self.call, self.number, output=msgspec.Raw(data), undo=self.undo)
-
-    def failed(self, error: BaseException, retry_at: int) -> Any:
-        """The event of a try that has failed, after which the step may be tried again."""
-        return _event(ev.StepFailed, self.call, self.number, error=describe(error), retry_at=retry_at)
-
-
-def _event(kind: Any, call: Call, attempt: int, **fields: Any) -> Any:
-    return kind(
-        scope=call.scope,
-        position=call.position,
-        kind=call.kind,
-        name=call.name,
-        digest=call.digest,
-        key=call.key,
-        attempt=attempt,
-        **fields,
-    )
 
 
 def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -344,3 +304,85 @@ def _without_stop_iteration(fn: Callable[..., Any], args: tuple[Any, ...], kwarg
         return fn(*args, **kwargs)
     except StopIteration as e:
         raise RuntimeError(f"{fn.__name__} raised StopIteration") from e
+
+
+# --- compensations ----------------------------------------------------------------------------------------------------
+
+_NO_NAME = re.compile(r"[.@#~\x00-\x1f]")
+
+
+def _as_stored(retry: Retry | None) -> Retry | None:
+    """A policy as the journal gives it back: 0.0 where its author wrote 0."""
+    return None if retry is None else msgspec.json.decode(msgspec.json.encode(retry), type=Retry)
+
+
+class Compensation(msgspec.Struct, frozen=True, kw_only=True):
+    """How steps of one node are undone."""
+
+    node: str
+    uses: str
+    retry: Retry | None
+    accepts_none: bool
+    idempotent: bool
+    timeout: float | None
+    heartbeat: float | None
+    on_crash: Literal["rerun", "fail", "ask"]
+    concurrency: int | None
+    taken: tuple[str, ...]
+    """Parameters of the step that the compensation takes as well."""
+    signature: inspect.Signature
+    annotations: dict[str, Any]
+
+    @classmethod
+    def of(cls, node: Node[..., Any]) -> Compensation | None:
+        """The compensation of a node, if it has one. DefinitionError: it could never be called."""
+        undo = node.options.compensate
+        if undo is None:
+            return None
+        if mismatch := compensation_mismatch(undo.handler, node.handler):
+            raise DefinitionError(f"{node.name}: its compensation {undo.name} cannot be called: {mismatch}")
+        return cls(
+            node=_NO_NAME.sub("_", node.base_id),
+            uses=undo.name,
+            retry=_as_stored(undo.options.retry),
+            accepts_none=functions.accepts_none(undo.signature),
+            idempotent=undo.options.idempotent,
+            timeout=undo.options.timeout,
+            heartbeat=undo.options.heartbeat,
+            on_crash=undo.options.on_crash,
+            concurrency=undo.options.concurrency,
+            taken=inputs_taken(undo.signature.params, node.signature.params),
+            signature=node.signature.python,
+            annotations={p.name: p.annotation for p in node.signature.params},
+        )
+
+    def of_call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ev.StepUndo:
+        """What undoes one step, known from its start on."""
+        return ev.StepUndo(
+            node=self.node,
+            place=derived("", call.step_key, size=8),
+            uses=self.uses,
+            retry=self.retry,
+            accepts_none=self.accepts_none,
+            idempotent=self.idempotent,
+            timeout=self.timeout,
+            heartbeat=self.heartbeat,
+            on_crash=self.on_crash,
+            concurrency=self.concurrency,
+            inputs=self._inputs(call, args, kwargs) if self.taken else {},
+        )
+
+    def _inputs(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, msgspec.Raw]:
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise InvalidInput(f"step {call.name}: {e}") from None
+        bound.apply_defaults()
+        try:
+            return {
+                name: msgspec.Raw(encode(bound.arguments[name], self.annotations[name], what=name))
+                for name in self.taken
+            }
+        except HoldfastError as e:
+            why = f"its compensation takes an argument that cannot be kept: {e.message}"
+            raise InvalidInput(f"step {call.name}: {why}") from None

@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.testing import harness
 from holdfast.worker import context as context_module
-from holdfast.worker.tasks import scope_here
+from holdfast.worker.call_scopes import scope_here
 from tests.engine.kit import check_file, until, until_async, url
 
 

@@ -37,9 +37,10 @@ from holdfast.testing import Report, explore
 from holdfast.testing.explorer.report import Kind
 from holdfast.testing.simulation.process import SimulatedLease
 from holdfast.testing.simulation.store import ProcessStore
-from holdfast.worker import context, steps
+from holdfast.worker import steps, tries
 from holdfast.worker.activation import Activation
 from holdfast.worker.memory import Memory
+from holdfast.worker.plain_context import PlainContext
 from tests.explorer import scenarios
 
 SQL = load("sqlite")
@@ -319,7 +320,7 @@ async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) ->
     if memo is not None and memo.output is not None:
         return msgspec.json.decode(memo.output)
     await ctx._record(call, b"0")
-    return await self._call(ctx, steps.Try(self, call, 1), args, kwargs)
+    return await self._call(ctx, tries.Try(self, call, 1), args, kwargs)
 
 
 def _any_input_will_do(d: Any, scope: Any, plan: Any, path: str) -> bool:
@@ -444,7 +445,7 @@ ALL = [
     Ablation("death of a body's process taken for a failure", "its node fails instead of being cut off",
              scenarios.chain, _all(all_isolated, _method(BodyPort, "body_died", _death_fails_the_node))),
     Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,
-             _method(context._Base, "idempotency_key", _key_with_attempt(context._Base.idempotency_key))),
+             _method(PlainContext, "idempotency_key", _key_with_attempt(PlainContext.idempotency_key))),
     Ablation("keys known to one task only", "a keyed step is looked for, and its key made, by the scope of its task",
              scenarios.overtaking, _all(_method(Memory, "call", _keyed_by_scope(Memory.call)),
                                         _method(Memory, "_find_keyed", _find_key_in_own_scope)), FETCHES),

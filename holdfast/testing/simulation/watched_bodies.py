@@ -25,15 +25,18 @@ from holdfast.testing.simulation.fibers import Fiber, current_fiber
 from holdfast.testing.simulation.virtual_loop import VirtualLoop
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
-from holdfast.worker.context import Context, InlineContext, SyncContext
+from holdfast.worker.context import Context
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.memory import Call
-from holdfast.worker.steps import StepRunner, Try
+from holdfast.worker.plain_context import InlineContext
+from holdfast.worker.steps import StepRunner
+from holdfast.worker.sync_context import SyncContext
 from holdfast.worker.threads import ThreadBodies
+from holdfast.worker.tries import Try
 
 R = TypeVar("R")
 Done = Callable[[Any, BaseException | None], None]
-_OWN = "holdfast.worker.handlers."
+_OWN = "holdfast.worker.builtin_handlers"
 """Where bodies come from that are the engine's own (sleeping, waiting for a child) and nobody's effect."""
 _BINDERS: dict[str, Binder] = {}
 """Of handlers as they are registered; a watched one binds like the plain one, in every process of every schedule."""

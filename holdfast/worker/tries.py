@@ -1,6 +1,7 @@
-"""Step threads: the sync functions that a body calls as steps, each in a thread.
+"""Tries: one try of a step, and the thread of a sync one.
 
-Owns: waiting for such a function, and what becomes of its thread when its step timed out or was cancelled.
+Owns: the events of a try, waiting for the thread of its function, and what becomes of that thread when the step timed
+out or was cancelled.
 Never: records anything (ending.py, steps.py), starts another try (steps.py).
 Rule: a step that timed out ends when its thread has ended, or when the thread is given up after the grace time, so that
 no try runs beside the one before it. A cancelled step ends at once and leaves its thread to the body (a race would
@@ -15,13 +16,66 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from holdfast.model import events as ev
+from holdfast.model.values import encode
 from holdfast.worker.body_life import BodyLife
+from holdfast.worker.failures import describe
+from holdfast.worker.memory import Call
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
-    from holdfast.worker.steps import Try
+    from holdfast.worker.steps import StepRunner
+
 
 log = logging.getLogger("holdfast.node")
+
+
+class Try:
+    """One try of a step, under way."""
+
+    __slots__ = ("call", "cancelled", "number", "runner", "thread", "undo")
+
+    def __init__(self, runner: StepRunner, call: Call, number: int, undo: str = "") -> None:
+        self.runner = runner
+        self.call = call
+        self.undo = undo
+        """The place of its compensation, where it has one."""
+        self.number = number
+        """From 1."""
+        self.cancelled = False
+        """It was asked to stop, and its thread may still run."""
+        self.thread: StepThread | None = None
+
+    def when_stopped(self, call: Callable[[], None]) -> None:
+        """Call when nothing of the try runs any more: at once, or when its thread has ended or was given up."""
+        if self.thread is None or self.thread.over.done():
+            call()
+        else:
+            self.thread.over.add_done_callback(lambda _: call())
+
+    def completed(self, value: Any) -> Any:
+        """The event of a try that has returned this."""
+        data = encode(value, self.runner.returns, what=f"result of {self.call.name}")
+        return step_event(ev.StepCompleted, self.call, self.number, output=msgspec.Raw(data), undo=self.undo)
+
+    def failed(self, error: BaseException, retry_at: int) -> Any:
+        """The event of a try that has failed, after which the step may be tried again."""
+        return step_event(ev.StepFailed, self.call, self.number, error=describe(error), retry_at=retry_at)
+
+
+def step_event(kind: Any, call: Call, attempt: int, **fields: Any) -> Any:
+    return kind(
+        scope=call.scope,
+        position=call.position,
+        kind=call.kind,
+        name=call.name,
+        digest=call.digest,
+        key=call.key,
+        attempt=attempt,
+        **fields,
+    )
 
 
 class StepThread:

@@ -1,0 +1,216 @@
+"""Plain context: what every body may ask of the engine, without waiting for a commit.
+
+Owns: who the body is, its idempotency key, its log (one line for each call), its variables, progress and heartbeat; and
+`InlineContext`, for bodies that run on the event loop and may not wait.
+Rule: what a body sets as a variable is committed with its completion or checkpoint, never at a suspension.
+Rule: newlines and control characters in what a body logs are escaped: text of users and of other services reaches the
+log through it, and must not be able to forge a second line or to control a terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, NoReturn
+
+from holdfast.model import handlers
+from holdfast.model.current import BodyContext
+from holdfast.model.errors import (
+    HoldfastError,
+    UsageError,
+)
+from holdfast.model.values import decoder, encode
+from holdfast.worker.activation import Activation
+from holdfast.worker.memory import Call, idempotency_key
+from holdfast.worker.time_limits import current_clock
+
+log = logging.getLogger("holdfast.node")
+
+
+class PlainContext(BodyContext):
+    """What every body may ask."""
+
+    def __init__(self, activation: Activation, step: Call | None = None, step_attempt: int | None = None) -> None:
+        self._activation = activation
+        self._step_call = step
+        self._step_attempt = step_attempt
+        self._vars: Variables | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self._activation.port.run_id
+
+    @property
+    def node(self) -> str:
+        return self._activation.attempt.node
+
+    @property
+    def path(self) -> str:
+        return self._activation.attempt.path
+
+    @property
+    def attempt(self) -> int:
+        """Which start of this node this is, from 1; in a step of a node, which try of that step."""
+        return self._step_attempt or self._activation.attempt.attempt
+
+    @property
+    def visit(self) -> int:
+        """Which pass through this node this is, from 1: `hf.goto` and tickets may lead to it again."""
+        return self._activation.attempt.visit
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body was asked to stop. A long sync body looks at it now and then."""
+        return self._activation.stop_reason is not None
+
+    @property
+    def leaving(self) -> bool:
+        """True in `finally` blocks that run because the body is left, not because it ends."""
+        return self._activation.leaving
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this node (or step), and for no other: for whoever must not act twice."""
+        activation = self._activation
+        step_key = None if self._step_call is None else self._step_call.step_key
+        return idempotency_key(activation.port.store_id, *activation.key_facts(step_key))
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger bound to run, node and attempt. One call is one line: newlines and control characters are escaped.
+        It never writes to the journal."""
+        a = self._activation.attempt
+        extra = {"run_id": self.run_id, "node": a.node, "path": a.path, "attempt": a.attempt}
+        return NodeLog(log, extra)
+
+    @property
+    def vars(self) -> Variables:
+        """The run's variables: as of this activation, plus what this body sets. Committed when it completes."""
+        if self._vars is None:
+            self._vars = Variables(self._activation)
+        return self._vars
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """How far the body is, for whoever watches. Never stored."""
+        self._activation.progress = (done, total, message)
+
+    def heartbeat(self) -> None:
+        """Say that the body or step is alive (needed where its node has a `heartbeat` limit)."""
+        self._activation.loop.call_soon_threadsafe(self._activation.beat, current_clock.get())
+
+    @property
+    def checkpointed(self) -> Any:
+        """The value of the last checkpoint, in plain JSON types, or None."""
+        self._activation.checkpoint_read = True
+        value = self._activation.memory.checkpoint
+        return None if value is None else decoder(Any)(value)
+
+
+_WAITING = frozenset(
+    (
+        "step",
+        "map",
+        "child",
+        "ask",
+        "receive",
+        "signal",
+        "sleep",
+        "race",
+        "now",
+        "uuid",
+        "random",
+        "checkpoint",
+        "keyed",
+        "patched",
+    )
+)
+"""Calls that end in a commit."""
+
+
+class InlineContext(PlainContext):
+    """For bodies with `inline=True`: they run on the event loop and may not wait."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _WAITING:
+            raise UsageError(
+                f"ctx.{name} waits for a commit, and a body with inline=True may not wait: remove inline=True"
+            )
+        raise AttributeError(name)
+
+
+class Variables(MutableMapping[str, Any]):
+    """`ctx.vars`: only declared names, only values of the declared type."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        workflow = handlers.find_workflow(activation.attempt.plan.definition.name)
+        self._types: dict[str, Any] = {} if workflow is None else workflow.variables
+
+    def _declared(self, name: str) -> Any:
+        if name not in self._activation.attempt.plan.definition.variables:
+            known = ", ".join(sorted(self._activation.attempt.plan.definition.variables)) or "none"
+            raise UsageError(
+                f"variable {name!r} is not declared; declared: {known}. Add it to @hf.workflow(variables=...)"
+            )
+        return self._types.get(name, Any)
+
+    def __getitem__(self, name: str) -> Any:
+        annotation = self._declared(name)
+        data = self._activation.vars.get(name)
+        if data is None:
+            data = self._activation.port.variable(name)
+        if data is None:
+            raise KeyError(name)
+        return decoder(annotation)(data)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        annotation = self._declared(name)
+        self._activation.check()
+        try:
+            data = encode(value, annotation, what=f"variable {name}")
+            decoder(annotation)(data)
+        except HoldfastError as e:
+            raise type(e)(f"variable {name}: {e.message}") from None
+        self._activation.vars[name] = data
+
+    def __delitem__(self, name: str) -> None:
+        raise UsageError("variables are added and changed, never deleted; set it to None")
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._activation.attempt.plan.definition.variables:
+            if name in self._activation.vars or self._activation.port.variable(name) is not None:
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters (a tab is one), other ends of lines, marks that reorder text, and halves of characters."""
+
+
+class NodeLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger bound to run, node and attempt."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line of the body, not this one
+        safe = _escaped(msg, args)
+        if safe is None:
+            super().log(level, msg, *args, **kwargs)
+        else:
+            super().log(level, safe, **kwargs)
+
+
+def _escaped(msg: object, args: tuple[Any, ...]) -> str | None:
+    """The message with what is unsafe in it shown; None: nothing is, or it cannot be formatted, which logging says."""
+    values: Any = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+    try:
+        text = str(msg) % values if args else str(msg)
+    except Exception:  # noqa: BLE001 - the __str__ of what a user logs may raise anything
+        return None
+    if _UNSAFE.search(text) is None:
+        return None
+    return _UNSAFE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
