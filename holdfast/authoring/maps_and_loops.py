@@ -21,7 +21,7 @@ from holdfast.model.definition import Body
 from holdfast.model.events import Failed
 from holdfast.model.expressions import Expr
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT
-from holdfast.model.values import schema_of
+from holdfast.model.schemas import schema_of
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -27,7 +27,8 @@ from holdfast.model.expressions import Expr
 from holdfast.model.handlers import Handler, Parameter, compensation_problem, inputs_taken
 from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.problems import PRIORITIES, Problem, priority_problem
-from holdfast.model.values import decoder, encode, schema_of
+from holdfast.model.schemas import schema_of
+from holdfast.model.values import decoder, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,7 +28,8 @@ from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow
 from holdfast.model.limits import NODE_VISITS_MAX
 from holdfast.model.policies import seconds
-from holdfast.model.values import builtins, schema_of
+from holdfast.model.schemas import schema_of
+from holdfast.model.values import builtins
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -336,7 +336,7 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
     branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
     kept = inherited(line, branch, history.plan(version))
-    branch_cut.check_answers(asked.edits, kept)
+    branch_opening.check_answers(asked.edits, kept)
     return Plan(history, opening, branch, line, kept, head, asked)
 
 

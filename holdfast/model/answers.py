@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.model import values
+from holdfast.model import schemas, values
 from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
 from holdfast.model.limits import (
     ANSWER_PROBLEM_LENGTH_MAX,
     ANSWER_PROBLEMS_MAX,
     ANSWER_SEARCHED_BYTES_MAX,
+    QUOTED_LENGTH_MAX,
     SCHEMAS_COMPILED_MAX,
 )
 from holdfast.model.schemas import FORMAT_CHECKS, at, check_width, name_formats, resolved, unreadable
@@ -33,8 +34,6 @@ Path = tuple[str | int, ...]
 
 _VALUE: Final = "\0"
 """Placeholder for the value in the checker's messages, replaced by a shortened quotation."""
-
-_QUOTED_LENGTH_MAX: Final = 60
 
 
 class Problem(NamedTuple):
@@ -220,7 +219,7 @@ def _why_unusable(error: Exception) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return _cut(msgspec.json.encode(value).decode(), _QUOTED_LENGTH_MAX)
+    return _cut(msgspec.json.encode(value).decode(), QUOTED_LENGTH_MAX)
 
 
 def _listed(options: Iterable[Any]) -> str:
@@ -268,7 +267,7 @@ def _cached_schema(annotation: Any) -> Any:
 
 
 def _schema_with_formats(annotation: Any) -> Any:
-    schema = copy.deepcopy(values.schema_of(annotation))
+    schema = copy.deepcopy(schemas.schema_of(annotation))
     if schema is not None:
         name_formats(annotation, schema)
     return schema

@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from holdfast.model import values
+from holdfast.model import schemas, values
 from holdfast.model.definition import Param
 from holdfast.model.errors import DefinitionError, HoldfastError
-from holdfast.model.schemas import is_of, resolved, with_types
-from holdfast.model.values import SET
+from holdfast.model.schemas import SET, is_of, resolved, with_types
 
 Form = Callable[[Any, bool], Any]
 """Converts a decoded value to its form. The second argument: whether absent properties get their defaults (a default
@@ -46,7 +45,7 @@ def input_schema(annotation: Any, what: str) -> dict[str, Any] | None:
     Each factory is called when the workflow is registered. If its results differ (an id, the time), it is not used as a
     default, and an omitted field stays absent. Raises DefinitionError if a factory fails or its result is not JSON.
     """
-    schema = copy.deepcopy(values.schema_of(annotation))
+    schema = copy.deepcopy(schemas.schema_of(annotation))
     for info, part in with_types(annotation, schema) if schema is not None else ():
         for name, key, factory in _factories(info, part):
             made = _made(factory, f"{what}: the default of {name}")

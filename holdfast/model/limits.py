@@ -170,6 +170,15 @@ UNDRIVEN_COUNTED_MAX = 1_000
 """Unfinished runs that are read to count those without an engine: an operator learns nothing more from a larger
 number."""
 
+PROBLEMS_LISTED_MAX = 50
+"""Problems of a definition, or members of a cycle, that one message lists; `DefinitionError.problems` has all."""
+
+INSTANCES_LISTED_MAX = 20
+"""Instances that an error lists; a map can have any number."""
+
+QUOTED_LENGTH_MAX = 60
+"""Characters of a value that a message quotes."""
+
 WHY_NAMED_MAX = 3
 """Nodes and waits that the paragraph of `why` names; the view of the run has all of them."""
 

@@ -265,6 +265,31 @@ def scopes_around(plan: Plan, path: str) -> list[Around]:
     return found
 
 
+def owners_of(plan: Plan, key: Instance) -> Iterable[Instance]:
+    """The maps and loops around an instance; what is inside them has their visit."""
+    around = scopes_around(plan, key[1])
+    for (_, _, owner, _), (_, outer_path, _, _) in zip(around[1:], around, strict=False):
+        assert owner is not None
+        yield owner.id, owner.path(outer_path), key[2]
+
+
+def instance_named(plan: Plan, path: str, name: str) -> tuple[str, str] | None:
+    """The instance that a name means inside a path."""
+    for scope, scope_path, _, _ in reversed(scopes_around(plan, path)):
+        if name in scope.nodes:
+            return name, scope.nodes[name].path(scope_path)
+    return None
+
+
+def is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
+    """Whether a map between two instances collects errors: then the inner one's failure is not why the outer failed."""
+    depth = len(scopes_around(plan, outer[1]))
+    return any(
+        owner is not None and owner.definition.errors == "collect"
+        for _, _, owner, _ in scopes_around(plan, inner[1])[depth + 1 :]
+    )
+
+
 def is_in(ancestors: Sequence[tuple[int, int]], current: int, branch: int, seq: int) -> bool:
     """Whether an event belongs to the lineage of a branch, by its branch and seq alone."""
     return branch == current or any(branch == b and seq <= last for b, last in ancestors)

@@ -127,6 +127,11 @@ def step_path(path: str, node: str, place: str) -> str:
     return f"{path}{node}.~{place}."
 
 
+def undone_instance(node: str, path: str, visit: int) -> Instance:
+    """What a compensation undoes: its node, or the body whose step it undoes."""
+    return (*body_of(path), visit) if undoes_step(path) else (undone_by(node), path, visit)
+
+
 def body_of(path: str) -> tuple[str, str]:
     """(node, path) of the body whose step is undone at a path."""
     around, node, _ = path.rstrip(".").rsplit(".", 2)

@@ -1,6 +1,7 @@
 """Ordering: what comes before what in a graph.
 
-Owns: the topological order (Kahn) and finding cycles (Tarjan), both linear and without recursion.
+Owns: the topological order (Kahn) and finding cycles (Tarjan), both linear and without recursion; the problems of a
+graph that has no order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from holdfast.model.definition import Body, Definition, NodeDef
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import walk
+from holdfast.model.limits import PROBLEMS_LISTED_MAX
+from holdfast.model.problems import Problem
 
 
 def topological_order(graph: Definition | Body) -> list[str]:
@@ -19,7 +22,7 @@ def topological_order(graph: Definition | Body) -> list[str]:
     order = kahn(needs)
     if len(order) != len(needs):
         left = sorted(needs.keys() - set(order))
-        raise DefinitionError(f"the graph has a cycle among {', '.join(left[:50])}")
+        raise DefinitionError(f"the graph has a cycle among {', '.join(left[:PROBLEMS_LISTED_MAX])}")
     return order
 
 
@@ -33,6 +36,33 @@ def references(node: NodeDef) -> set[str]:
         exprs = [*n.args.values(), n.when, n.over, n.start, n.until, n.body.result if n.body else None]
         found.update(e[1] for x in exprs for e in walk(x) if isinstance(e, list) and e and e[0] == "node")
         stack.extend(n.body.nodes if n.body else ())
+    return found
+
+
+def order_problems(needs: dict[str, set[str]], prefix: str) -> list[Problem]:
+    """Why the nodes of a body cannot be ordered: those that Kahn's algorithm does not reach are on a cycle or depend on
+    one. `prefix` is put before the ids."""
+    reached = kahn(needs)
+    if len(reached) == len(needs):
+        return []
+    found: list[Problem] = []
+
+    def bad(code: str, node: str, message: str, hint: str = "resolve the cycle first") -> None:
+        found.append(Problem(code=code, node=node, message=message, hint=hint))
+
+    left = needs.keys() - set(reached)
+    on_cycle: set[str] = set()
+    for cycle in cycles({n: needs[n] & left for n in needs if n in left}):
+        on_cycle |= set(cycle)
+        shown = [*cycle[:PROBLEMS_LISTED_MAX], *(["..."] if len(cycle) > PROBLEMS_LISTED_MAX else []), cycle[0]]
+        message = "the nodes wait for each other: " + " -> ".join(shown)
+        bad("cycle", prefix + cycle[0], message, "use hf.loop to repeat something")
+    for node in (n for n in needs if n in left and n not in on_cycle):
+        bad("unreachable", prefix + node, "can never start: it waits for a cycle")
+    if not any(not refs for refs in needs.values()):
+        bad("no_entry", prefix.removesuffix("/"), "no node can start: each waits for another")
+    if needs.keys() <= set().union(*needs.values()):
+        bad("no_exit", prefix.removesuffix("/"), "no node is last: each is waited for by another")
     return found
 
 

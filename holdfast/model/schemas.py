@@ -1,14 +1,20 @@
-"""Schemas: navigating a JSON Schema and the annotation that it was made from.
+"""Schemas: the JSON Schema of an annotation, and navigating both.
 
-Owns: what a part of a schema refers to; the bound on how many parts apply at once; which texts each format takes, so
-that what passes its schema can also be read into its type; whether values of a type can be read from JSON at all.
+Owns: making the schema, with a keyword that marks sets; what a part of a schema refers to; the bound on how many parts
+apply at once; which texts each format takes, so that what passes its schema can also be read into its type; whether
+values of a type can be read from JSON at all.
 Never: checks values (answers.py), fetches anything: a schema refers only to its own parts. Knows no formats that are
 only texts (e-mail addresses, host names): the checker of schemas has those.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
+import json
 import pathlib
+import sys
+import typing
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,9 +24,12 @@ from uuid import UUID
 import msgspec
 from msgspec import inspect
 
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.limits import SCHEMA_PARTS_MAX, SCHEMA_STEPS_MAX
-from holdfast.model.values import decoder, is_pydantic, union_members
+from holdfast.model.values import decoder, encode, is_pydantic, plain, union_members
+
+SET: Final = "x-holdfast-set"
+"""Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
 
 _REFERENCES_MAX: Final = 100
 """References in a row; a longer chain is a circle."""
@@ -30,6 +39,16 @@ _SAME_PLACE: Final = frozenset(
 """Keywords whose schemas apply to the value itself."""
 _OTHER_FIELDS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
 _OTHER_ITEMS: Final = frozenset({"items", "additionalItems", "unevaluatedItems", "contains"})
+
+
+def schema_of(annotation: Any) -> dict[str, Any] | None:
+    """The JSON Schema of an annotation; None where nothing is known about it."""
+    try:
+        return _cached_schema(annotation)
+    except TypeError as e:
+        if "unhashable" not in str(e):
+            raise
+        return _make_schema(annotation)
 
 
 def resolved(root: Any, schema: Any) -> dict[str, Any]:
@@ -190,6 +209,69 @@ def _known(annotation: Any, schema: Any) -> Iterator[tuple[inspect.Type, Any]]:
         yield inspect.type_info(annotation), schema
     except (TypeError, NotImplementedError):
         return
+
+
+# --- the schema of an annotation ---------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached_schema(annotation: Any) -> dict[str, Any] | None:
+    return _make_schema(annotation)
+
+
+def _make_schema(annotation: Any) -> dict[str, Any] | None:
+    if annotation is Any or annotation is object:
+        return None
+    try:
+        schema = msgspec.json.schema(annotation, schema_hook=_schema_hook)
+    except (TypeError, NotImplementedError, ValueError):
+        members = union_members(annotation)
+        parts = [schema_of(m) for m in members] if len(members) > 1 else []
+        if not parts or None in parts:
+            return None
+        schema = {"anyOf": parts}
+    schema = typing.cast(dict[str, Any], json.loads(json.dumps(schema, default=_schema_default)))
+    return _finished(schema) or None
+
+
+def _schema_hook(kind: Any) -> dict[str, Any]:
+    if is_pydantic(kind):
+        return typing.cast(dict[str, Any], kind.model_json_schema())
+    if isinstance(kind, type) and issubclass(kind, pathlib.PurePath):
+        return {"type": "string", "format": "path"}
+    return {}
+
+
+def _schema_default(value: Any) -> Any:
+    """Encode a default inside a schema; one that cannot be stored becomes null."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    try:
+        return plain(encode(value))
+    except HoldfastError:
+        return None
+
+
+def _finished(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that was made from an annotation: the `$defs` of embedded schemas are at the top, where their `$ref`s
+    point, and sets are marked as such."""
+    definitions: dict[str, Any] = {}
+    stack: list[Any] = [schema]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            inner = part.pop("$defs", None)
+            if isinstance(inner, dict):
+                definitions.update(inner)
+                stack.extend(inner.values())
+            if part.get("uniqueItems") is True:
+                part[SET] = True
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)
+    if definitions:
+        schema["$defs"] = {sys.intern(name): definitions[name] for name in sorted(definitions)}
+    return schema
 
 
 # --- formats: texts that stand for an instant, a duration or bytes ------------------------------------------------

@@ -11,10 +11,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.model.errors import UsageError
-from holdfast.model.limits import NAME_LENGTH_MAX, TEXT_LENGTH_MAX
+from holdfast.model.limits import NAME_LENGTH_MAX, QUOTED_LENGTH_MAX, TEXT_LENGTH_MAX
 from holdfast.model.policies import delay_seconds
-
-_QUOTED_LENGTH_MAX = 60
 
 
 def name(value: Any, what: str) -> str:
@@ -62,7 +60,7 @@ def _can_be_stored(text: str) -> bool:
 
 def _quoted(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= _QUOTED_LENGTH_MAX else f"{shown[:_QUOTED_LENGTH_MAX]}…"
+    return shown if len(shown) <= QUOTED_LENGTH_MAX else f"{shown[:QUOTED_LENGTH_MAX]}…"
 
 
 # --- options of a question -------------------------------------------------------------------------------------

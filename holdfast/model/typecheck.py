@@ -12,7 +12,7 @@ from typing import Any, Final
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.expressions import Expr, chain
 from holdfast.model.handlers import Handler, first_parameter, inputs_taken
-from holdfast.model.values import schema_of
+from holdfast.model.schemas import schema_of
 
 Types = frozenset[str]
 """JSON types a value may have; empty: anything."""

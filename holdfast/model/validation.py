@@ -16,31 +16,24 @@ from holdfast.model.definition import Definition, NodeDef, read
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
 from holdfast.model.handlers import Handler, compensation_problem, inputs_taken
-from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX
-from holdfast.model.ordering import cycles, kahn, topological_order
+from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX, PROBLEMS_LISTED_MAX
+from holdfast.model.ordering import cycles, order_problems, topological_order
 from holdfast.model.problems import (
     GOOD_NAME,
-    PRIORITIES,
     Problem,
     check_settings,
     choices,
     is_count,
-    is_delay,
-    is_positive,
     name_problem,
     near,
-    priority_problem,
+    policy_problems,
     repeated,
-    retry_problems,
     target_problem,
 )
 from holdfast.model.typecheck import compensation_mismatch, mismatches
 
 SCOPE_DEPTH_MAX: Final = 50
 """Maps and loops inside each other; validation recurses over them."""
-
-_SHOWN_MAX: Final = 50
-"""Problems and members of a cycle that one message lists; `problems` has them all."""
 
 
 __all__ = ["Problem", "check", "check_settings", "error", "load", "name_problem", "topological_order"]
@@ -68,9 +61,9 @@ def load(data: bytes | str, known: Container[str] | None = None) -> Definition:
 
 def error(definition: Definition, problems: Sequence[Problem]) -> DefinitionError:
     """One error for all problems."""
-    lines = [f"  {p.code}: {p}" for p in problems[:_SHOWN_MAX]]
-    if len(problems) > _SHOWN_MAX:
-        lines.append(f"  ... and {len(problems) - _SHOWN_MAX} more")
+    lines = [f"  {p.code}: {p}" for p in problems[:PROBLEMS_LISTED_MAX]]
+    if len(problems) > PROBLEMS_LISTED_MAX:
+        lines.append(f"  ... and {len(problems) - PROBLEMS_LISTED_MAX} more")
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     return DefinitionError(f"workflow {definition.name!r} has {count}:\n" + "\n".join(lines), tuple(problems))
 
@@ -141,7 +134,7 @@ class _Checker:
                 self.call(node, where)
             else:
                 refs |= self.scope_node(node, where, scope)
-            self.policies(node, where)
+            self.problems += policy_problems(node, where)
             if node.id in refs and node.id in scope.nodes:
                 self.add("self_loop", where, "", "the node refers to itself", "use hf.loop to repeat something")
                 refs.discard(node.id)
@@ -152,7 +145,7 @@ class _Checker:
         if result is not None:
             refs = self.expression(result, scope.owner.id if scope.owner else "", field, scope)
             outside |= refs - scope.nodes.keys()
-        self.order(needs, scope)
+        self.problems += order_problems(needs, scope.prefix)
         return outside
 
     def node_references(self, node: NodeDef, where: str, scope: _Scope) -> set[str]:
@@ -347,50 +340,6 @@ class _Checker:
         """Add a problem for a value that should be a whole number above 0."""
         self.add(code, where, field, f"{value!r} is not a whole number above 0", f"leave it out for {default}")
 
-    def policies(self, node: NodeDef, where: str) -> None:
-        for field, value in (("timeout", node.timeout), ("heartbeat", node.heartbeat)):
-            if value is not None and not is_positive(value):
-                wrong = f"{value!r} is not a number of seconds above 0"
-                self.add("bad_timeout", where, field, wrong, "leave it out for none")
-        if node.delay is not None and not is_delay(node.delay):
-            wrong = f"{node.delay!r} is not a number of seconds from 0 to 1,000 years"
-            self.add("bad_delay", where, "delay", wrong, "leave it out to start at once")
-        elif node.delay and node.kind != "call":
-            self.add("bad_delay", where, "delay", f"a {node.kind} starts at once", "put the delay on the nodes in it")
-        if node.concurrency is not None and not is_count(node.concurrency):
-            self.count("bad_limit", where, "concurrency", node.concurrency, "any number of bodies at once")
-        if (wrong_priority := priority_problem(node.priority)) is not None:
-            self.add("bad_priority", where, "priority", wrong_priority, PRIORITIES)
-        for field, retry in (("retry", node.retry), ("compensate_retry", node.compensate_retry)):
-            for wrong in retry_problems(retry) if retry is not None else ():
-                self.add("bad_retry", where, field, wrong, "as in hf.Retry(attempts=5, backoff=0.5, max_delay=30)")
-
-    # --- order ---
-
-    def order(self, needs: dict[str, set[str]], scope: _Scope) -> None:
-        """Order the nodes (Kahn); those that are not reached are on a cycle or depend on one."""
-        reached = kahn(needs)
-        if len(reached) == len(needs):
-            return
-        left = needs.keys() - set(reached)
-        found = cycles({n: needs[n] & left for n in needs if n in left})
-        on_cycle: set[str] = set()
-        for cycle in found:
-            on_cycle |= set(cycle)
-            shown = [*cycle[:_SHOWN_MAX], *(["..."] if len(cycle) > _SHOWN_MAX else []), cycle[0]]
-            message = "the nodes wait for each other: " + " -> ".join(shown)
-            self.add("cycle", scope.prefix + cycle[0], "", message, "use hf.loop to repeat something")
-        for node in (n for n in needs if n in left and n not in on_cycle):
-            self.add("unreachable", scope.prefix + node, "", "can never start: it waits for a cycle", _MEND_CYCLE)
-        if not any(not refs for refs in needs.values()):
-            self.add(
-                "no_entry", scope.prefix.removesuffix("/"), "", "no node can start: each waits for another", _MEND_CYCLE
-            )
-        needed = set().union(*needs.values())
-        if needs.keys() <= needed:
-            wrong = "no node is last: each is waited for by another"
-            self.add("no_exit", scope.prefix.removesuffix("/"), "", wrong, _MEND_CYCLE)
-
     def tickets(self) -> None:
         for ticket, target in self.definition.tickets.items():
             self.name(ticket, "", "tickets")
@@ -426,7 +375,6 @@ class _Checker:
 _RENAME: Final = "give one of them another name"
 _GOOD_NAMES: Final = f"use up to {NAME_LENGTH_MAX} characters, none of them '.', '@', '#' or '~'"
 _EXPRESSIONS: Final = "use a constant, or a list such as ['node', 'a'] or ['gt', ['input', 'n'], 3]"
-_MEND_CYCLE: Final = "resolve the cycle first"
 
 _SCALARS: Final = frozenset({str, int, float, bool})
 _KEYS: Final = frozenset({str, int})

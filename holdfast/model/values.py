@@ -9,13 +9,11 @@ Invariant: what `encode` accepts, `plain` reads; NaN and number keys, which JSON
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import json
 import math
 import pathlib
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -25,9 +23,6 @@ import msgspec
 
 from holdfast.model.errors import HoldfastError, InvalidInput, NotSerialisable, ValueTooLarge
 from holdfast.model.limits import INLINE_LIMIT_BYTES, JSON_DEPTH_MAX
-
-SET: Final = "x-holdfast-set"
-"""Marks an array whose order means nothing, and in which nothing stands twice: it was made from a set."""
 
 # A key that was a number, a bool or not finite before it became text; similar texts only cost another check.
 _NUMBER_KEY: Final = re.compile(rb'"(?:-?\d[\d.eE+-]*|true|false|nan|-?inf)":')
@@ -110,16 +105,6 @@ def decoder(annotation: Any) -> Callable[[bytes | str], Any]:
         if "unhashable" not in str(e):
             raise
         return _make_decoder(annotation)
-
-
-def schema_of(annotation: Any) -> dict[str, Any] | None:
-    """The JSON Schema of an annotation; None where nothing is known about it."""
-    try:
-        return _cached_schema(annotation)
-    except TypeError as e:
-        if "unhashable" not in str(e):
-            raise
-        return _make_schema(annotation)
 
 
 def is_pydantic(kind: Any) -> bool:
@@ -396,66 +381,3 @@ def _name(annotation: Any) -> str:
 
 
 _plain = _make_decoder(Any)
-
-
-# --- JSON Schema -------------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=4096)
-def _cached_schema(annotation: Any) -> dict[str, Any] | None:
-    return _make_schema(annotation)
-
-
-def _make_schema(annotation: Any) -> dict[str, Any] | None:
-    if annotation is Any or annotation is object:
-        return None
-    try:
-        schema = msgspec.json.schema(annotation, schema_hook=_schema_hook)
-    except (TypeError, NotImplementedError, ValueError):
-        members = union_members(annotation)
-        parts = [schema_of(m) for m in members] if len(members) > 1 else []
-        if not parts or None in parts:
-            return None
-        schema = {"anyOf": parts}
-    schema = typing.cast(dict[str, Any], json.loads(json.dumps(schema, default=_schema_default)))
-    return _finished(schema) or None
-
-
-def _schema_hook(kind: Any) -> dict[str, Any]:
-    if is_pydantic(kind):
-        return typing.cast(dict[str, Any], kind.model_json_schema())
-    if isinstance(kind, type) and issubclass(kind, pathlib.PurePath):
-        return {"type": "string", "format": "path"}
-    return {}
-
-
-def _schema_default(value: Any) -> Any:
-    """Encode a default inside a schema; one that cannot be stored becomes null."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    try:
-        return plain(encode(value))
-    except HoldfastError:
-        return None
-
-
-def _finished(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that was made from an annotation: the `$defs` of embedded schemas are at the top, where their `$ref`s
-    point, and sets are marked as such."""
-    definitions: dict[str, Any] = {}
-    stack: list[Any] = [schema]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, dict):
-            inner = part.pop("$defs", None)
-            if isinstance(inner, dict):
-                definitions.update(inner)
-                stack.extend(inner.values())
-            if part.get("uniqueItems") is True:
-                part[SET] = True
-            stack.extend(part.values())
-        elif isinstance(part, list):
-            stack.extend(part)
-    if definitions:
-        schema["$defs"] = {sys.intern(name): definitions[name] for name in sorted(definitions)}
-    return schema

@@ -1,22 +1,21 @@
 """Branch cut: where a new branch leaves the old one.
 
 Owns: what fork, jump and retry mean: which events are kept, which instances run again, what is refused.
-Never: writes an event (branch_opening.py), previews the result (previews.py), reads the journal: it is passed in,
-folded.
+Never: writes an event (branch_opening.py), previews the result (previews.py), reads the journal (it is passed in).
 Invariants: what has completed and is not downstream of something dropped stays completed, whenever it completed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from holdfast.model import events as ev
 from holdfast.model.expressions import nodes_of
-from holdfast.model.lineage import Dropped, scopes_around
+from holdfast.model.limits import INSTANCES_LISTED_MAX
+from holdfast.model.lineage import Dropped, instance_named, is_collected, owners_of, scopes_around
 from holdfast.model.naming import (
     Instance,
-    body_of,
     depth,
     instance_text,
     is_undo,
@@ -24,18 +23,17 @@ from holdfast.model.naming import (
     paths_inside,
     undoes_step,
     undone_by,
+    undone_instance,
 )
 from holdfast.model.plans import Plan
-from holdfast.model.state import NodeState, RunState
+from holdfast.model.state import RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.rules import body_reports, cut_boundaries
-from holdfast.rules.branch_opening import REQUESTS, Asked, Edits, Opening
+from holdfast.rules.body_reports import TICKET
+from holdfast.rules.branch_opening import Asked, Edits, Opening
+from holdfast.rules.cut_boundaries import end_of, whole
 from holdfast.rules.draft import Refusal
 
 START = "start"
-TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
-LISTED = 20
-"""Instances that an error lists; a map can have any number."""
 
 
 def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
@@ -99,7 +97,7 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
     index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
     if index is None:
         raise Refusal("unknown_event", f"event {seq} is not on this branch; `holdfast events` lists its events")
-    index, base = cut_boundaries.whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
+    index, base = whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
     if base.fold.closing:
         raise Refusal(
             "ending", f"the run was already ending at event {seq}; fork before its failure or cancellation, or retry it"
@@ -163,17 +161,10 @@ def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState)
     """Drop the target and everything downstream of it, and what was undone; the rest stays completed, and what failed
     or was cancelled elsewhere runs again."""
     opening = _cut(kind, instance_text(*target), line, end_of(line))
-    undone = [_undone_instance(ns) for ns in head.changed if is_undo(ns.node)]
+    undone = [_shown(undone_instance(*ns.instance)) for ns in head.changed if is_undo(ns.node)]
     opening.dropped = (opening.target, *undone)
     _reopen(opening, failed(line, head), line, head)
     return opening
-
-
-def _undone_instance(ns: NodeState) -> str:
-    """What must run again because its compensation has run: the node, or the body whose step was undone."""
-    if undoes_step(ns.path):
-        return instance_text(*body_of(ns.path), ns.visit)
-    return instance_text(undone_by(ns.node), ns.path, ns.visit)
 
 
 # --- retry -------------------------------------------------------------------------------------------------------
@@ -214,7 +205,7 @@ def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) ->
     node, path, _ = wanted
     around = [f for f in everything if path.startswith(paths_inside(f[0], f[1]))]
     inside = [f for f in everything if f[1].startswith(paths_inside(node, path))]
-    inside = [f for f in inside if not _is_collected(head.plan, f, wanted)]
+    inside = [f for f in inside if not is_collected(head.plan, f, wanted)]
     return [wanted, *around, *inside]
 
 
@@ -226,15 +217,6 @@ def _to_resume(head: RunState, wanted: Instance | None = None) -> str:
             where = instance_text(wait.node, wait.path, wait.visit)
             return f" for good: {where} waits in the basket {wait.basket!r}; resume {wait.wait_id} to run it again"
     return ""
-
-
-def _is_collected(plan: Plan, inner: Instance, outer: Instance) -> bool:
-    """Whether a map between two instances collects errors: then the inner one's failure is not why the outer failed."""
-    depth = len(scopes_around(plan, outer[1]))
-    return any(
-        owner is not None and owner.definition.errors == "collect"
-        for _, _, owner, _ in scopes_around(plan, inner[1])[depth + 1 :]
-    )
 
 
 def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
@@ -275,7 +257,7 @@ def _refuse_undo(found: Instance, head: RunState) -> None:
     """Refuse a compensation as a place to continue from: it undoes a node when its run ends."""
     if is_undo(found[0]):
         of_step = undoes_step(found[1])
-        node = _shown((*body_of(found[1]), found[2])) if of_step else undone_by(found[0])
+        node = _shown(undone_instance(*found)) if of_step else undone_by(found[0])
         way = f"retry {_shown(found)} to repeat it alone, or " if found in _failed_undos(head) else ""
         raise Refusal(
             "compensation",
@@ -286,7 +268,7 @@ def _refuse_undo(found: Instance, head: RunState) -> None:
 
 def _refuse_undone(head: RunState) -> None:
     if any(is_undo(ns.node) for ns in head.changed):
-        there = ", ".join(map(_shown, _failed_undos(head)[:LISTED]))
+        there = ", ".join(map(_shown, _failed_undos(head)[:INSTANCES_LISTED_MAX]))
         retried = f"; compensations that failed can be retried: {there}" if there else ""
         raise Refusal(
             "compensated",
@@ -317,9 +299,9 @@ def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunSta
     for ns in sorted(head.changed, key=lambda ns: depth(ns.path)):  # maps and loops before what is in them
         key = ns.instance
         was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in pended)
-        if not was_stopped or is_undo(ns.node) or reasons.get(key) == body_reports.TICKET:
+        if not was_stopped or is_undo(ns.node) or reasons.get(key) == TICKET:
             continue
-        if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in _owners(head.plan, key)):
+        if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in owners_of(head.plan, key)):
             alive[key] = None
     return list(alive)[len(found) :]
 
@@ -337,14 +319,6 @@ def _pended_when_cancelled(line: Sequence[ev.Entry]) -> set[Instance]:
     return found
 
 
-def _owners(plan: Plan, key: Instance) -> Iterable[Instance]:
-    """The maps and loops around an instance; what is inside them has their visit."""
-    around = scopes_around(plan, key[1])
-    for (_, _, owner, _), (_, outer_path, _, _) in zip(around[1:], around, strict=False):
-        assert owner is not None
-        yield owner.id, owner.path(outer_path), key[2]
-
-
 def _skipped_because_of(found: Sequence[Instance], line: Sequence[ev.Entry], plan: Plan) -> list[Instance]:
     """Instances that were skipped because one of these did not complete, or because of such a one."""
     blamed = {(node, path) for node, path, _ in found}
@@ -353,23 +327,13 @@ def _skipped_because_of(found: Sequence[Instance], line: Sequence[ev.Entry], pla
         e = entry.event
         if type(e) is not ev.NodeSkipped or not entry.node or not entry.path:
             continue
-        names: Iterable[str] = ()
-        if e.reason == "absent" and e.cause:
-            names = (e.cause,)
-        elif e.reason == "condition":
+        names = [e.cause] if e.reason == "absent" and e.cause else []
+        if e.reason == "condition":
             names = nodes_of(plan.scope_of(entry.path).nodes[entry.node].definition.when)
-        if any(_place(plan, entry.path, name) in blamed for name in names):
+        if any(instance_named(plan, entry.path, name) in blamed for name in names):
             blamed.add((entry.node, entry.path))
             skipped.append((entry.node, entry.path, entry.visit))
     return skipped
-
-
-def _place(plan: Plan, path: str, name: str) -> tuple[str, str] | None:
-    """The instance that a name means inside a path."""
-    for scope, scope_path, _, _ in reversed(scopes_around(plan, path)):
-        if name in scope.nodes:
-            return name, scope.nodes[name].path(scope_path)
-    return None
 
 
 def _not_kept(head: RunState, plan: Plan) -> list[str]:
@@ -392,48 +356,16 @@ def _not_kept(head: RunState, plan: Plan) -> list[str]:
     ]
 
 
-# --- answers -----------------------------------------------------------------------------------------------------
-
-
-def check_answers(edits: Edits, kept: Sequence[ev.Entry]) -> None:
-    """Check that each edited answer has a question: one that is open on the branch, or that is asked again there."""
-    for entry in kept:
-        e = entry.event
-        if type(e) is ev.WaitClosed and e.wait_id in edits.answers and e.outcome != "superseded":
-            node = instance_text(entry.node or "", entry.path or ".", entry.visit)
-            raise Refusal(
-                "answered",
-                f"{e.wait_id} has ended before the cut (event {entry.seq}: {e.outcome}), and is not asked "
-                f"again: fork at {node}, or at an event before that",
-            )
-
-
 # --- places ------------------------------------------------------------------------------------------------------
-
-
-def end_of(line: Sequence[ev.Entry]) -> int:
-    """The index of the event to cut after: the last one before the end of the run or of the branch, or the last one."""
-    last = len(line) - 1
-    for i in range(last, -1, -1):
-        if isinstance(line[i].event, TERMINAL):
-            return i - 1
-        if type(line[i].event) is ev.BranchOpened:
-            break
-    if type(line[last].event) in REQUESTS.values():
-        last -= 1
-        while _leaves(line[last].event):
-            last -= 1
-    return last
-
-
-def _leaves(e: ev.Event) -> bool:
-    """Whether an event closes what the next branch did not inherit."""
-    return type(e) is ev.TimerCancelled or (type(e) is ev.WaitClosed and e.outcome == "superseded")
 
 
 def _cut(kind: str, target: str, line: Sequence[ev.Entry], index: int) -> Opening:
     entry = line[index]
     return Opening(entry.branch, entry.seq, kind, target)
+
+
+def _has_begun(key: Instance, head: RunState) -> bool:
+    return any(ns.instance == key for ns in head.changed)
 
 
 def find(text: str, head: RunState, plan: Plan) -> Instance:
@@ -449,8 +381,9 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     if len(found) > 1:
         # a bare name would mean all of them again
         names = [f"{node}#{visit}" if path == "." else _shown((node, path, visit)) for _, path, visit in sorted(found)]
-        shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-        raise Refusal("ambiguous", f"{node} has {len(found)} instances, name one of them: {shown}")
+        shown, more = names[:INSTANCES_LISTED_MAX], len(names) - INSTANCES_LISTED_MAX
+        listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+        raise Refusal("ambiguous", f"{node} has {len(found)} instances, name one of them: {listed}")
     if found:
         return found[0]
     if node in plan.root.nodes:
@@ -458,12 +391,8 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     if is_undo(node):
         ran = ", ".join(ns.text for ns in head.changed if is_undo(ns.node)) or "none"
         raise Refusal("unknown_node", f"the compensation {node} has not run; compensations that have: {ran}")
-    there = ", ".join(list(plan.root.nodes)[:LISTED])
+    there = ", ".join(list(plan.root.nodes)[:INSTANCES_LISTED_MAX])
     raise Refusal("unknown_node", f"there is no node {node} in workflow {plan.definition.name}; it has {there}")
-
-
-def _has_begun(key: Instance, head: RunState) -> bool:
-    return any(ns.instance == key for ns in head.changed)
 
 
 def _shown(key: Instance) -> str:

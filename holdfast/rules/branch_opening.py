@@ -11,13 +11,14 @@ An operator's pause ends with the request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.lineage import Branch, scopes_around
-from holdfast.model.naming import parse_instance
+from holdfast.model.naming import instance_text, parse_instance
 from holdfast.model.plans import NodePlan
 from holdfast.model.references import ABSENT, availability, lookup
 from holdfast.model.state import NodeState, RunState, WaitState, timers_of
@@ -226,6 +227,19 @@ def _answer(d: Draft, edits: Edits, asked_again: dict[str, str], actor: str) -> 
             d.emit(ev.TimerCancelled(timer))
         ns = d.state.nodes.get((wait.node, wait.path))
         d.emit(ev.WaitClosed(wait.wait_id, "answered", given.value, actor), ns)
+
+
+def check_answers(edits: Edits, kept: Sequence[ev.Entry]) -> None:
+    """Check that each edited answer has a question: one that is open on the branch, or that is asked again there."""
+    for entry in kept:
+        e = entry.event
+        if type(e) is ev.WaitClosed and e.wait_id in edits.answers and e.outcome != "superseded":
+            node = instance_text(entry.node or "", entry.path or ".", entry.visit)
+            raise Refusal(
+                "answered",
+                f"{e.wait_id} has ended before the cut (event {entry.seq}: {e.outcome}), and is not asked "
+                f"again: fork at {node}, or at an event before that",
+            )
 
 
 def _end_phases(d: Draft, before: dict[str, str]) -> None:

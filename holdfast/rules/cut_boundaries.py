@@ -19,7 +19,10 @@ from holdfast.model.naming import ROOT, paths_inside
 from holdfast.model.plans import Plan
 from holdfast.model.state import Key, NodeState, RunState
 from holdfast.model.statuses import NodeStatus
+from holdfast.rules.branch_opening import REQUESTS
 from holdfast.rules.questions import DEADLINE
+
+TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 
 _NEXT = (ev.NodeScheduled, ev.NodeCompleted, ev.NodeFailed)
 _ON_THE_WAY = (ev.NodeResumed, ev.TicketRaised)
@@ -138,3 +141,26 @@ def _next(line: Sequence[ev.Entry], index: int, ns: NodeState, kinds: tuple[type
         if type(line[i].event) in kinds and (line[i].node, line[i].path) == ns.key:
             yield i
             return
+
+
+# --- the end of a branch -----------------------------------------------------------------------------------------
+
+
+def end_of(line: Sequence[ev.Entry]) -> int:
+    """The index of the event to cut after: the last one before the end of the run or of the branch, or the last one."""
+    last = len(line) - 1
+    for i in range(last, -1, -1):
+        if isinstance(line[i].event, TERMINAL):
+            return i - 1
+        if type(line[i].event) is ev.BranchOpened:
+            break
+    if type(line[last].event) in REQUESTS.values():
+        last -= 1
+        while _leaves(line[last].event):
+            last -= 1
+    return last
+
+
+def _leaves(e: ev.Event) -> bool:
+    """Whether an event closes what the next branch did not inherit."""
+    return type(e) is ev.TimerCancelled or (type(e) is ev.WaitClosed and e.outcome == "superseded")

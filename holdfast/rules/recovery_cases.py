@@ -31,8 +31,8 @@ from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.timers import RUN_TIMEOUT
 from holdfast.rules import cut_boundaries
-from holdfast.rules.branch_cut import TERMINAL
 from holdfast.rules.branch_opening import REQUESTS, Opening
+from holdfast.rules.cut_boundaries import TERMINAL
 from holdfast.rules.questions import DEADLINE
 
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import answers, values
+from holdfast.model import answers, schemas
 from holdfast.model.answers import completed, located, problems, resolved, schema_of, schema_problem, where
 from holdfast.model.limits import ANSWER_PROBLEM_LENGTH_MAX, ANSWER_PROBLEMS_MAX, ANSWER_SEARCHED_BYTES_MAX
 from holdfast.model.values import decoder, encode, plain
@@ -513,7 +513,7 @@ def test_a_dict_is_a_schema_already_and_none_is_none() -> None:
 
 def test_schemas_of_definitions_stay_as_they_are() -> None:
     assert schema_of(datetime) == {"type": "string", "format": "date-time"}
-    assert values.schema_of(datetime) == {"type": "string"}
+    assert schemas.schema_of(datetime) == {"type": "string"}
 
 
 def test_a_text_beside_an_instant_stays_any_text() -> None:

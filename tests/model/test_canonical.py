@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model import values
+from holdfast.model import schemas, values
 from holdfast.model.canonical import InputForm, input_schema, same
 from holdfast.model.definition import Param
 from holdfast.model.errors import DefinitionError
-from holdfast.model.values import SET
+from holdfast.model.schemas import SET
 
 
 @dataclass
@@ -149,7 +149,7 @@ def test_values_that_differ_have_other_hashes(one: Order, other: Order) -> None:
     ],
 )
 def test_spellings_of_one_value(annotation: Any, spellings: list[str]) -> None:
-    schema = values.schema_of(annotation)
+    schema = schemas.schema_of(annotation)
     for one, other in itertools.pairwise(spellings):
         assert same(schema, one.encode(), other.encode())
 
@@ -166,11 +166,11 @@ def test_spellings_of_one_value(annotation: Any, spellings: list[str]) -> None:
     ],
 )
 def test_values_that_only_look_alike(annotation: Any, one: str, other: str) -> None:
-    assert not same(values.schema_of(annotation), one.encode(), other.encode())
+    assert not same(schemas.schema_of(annotation), one.encode(), other.encode())
 
 
 def test_sets_are_marked_in_the_schema_of_an_annotation() -> None:
-    schema = values.schema_of(Line)
+    schema = schemas.schema_of(Line)
     assert schema is not None
     assert schema["$defs"]["Line"]["properties"]["tags"][SET] is True
     assert SET not in schema["$defs"]["Line"]["properties"]["parts"]

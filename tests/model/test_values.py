@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import HoldfastError, InvalidInput, NotSerialisable, ValueTooLarge
 from holdfast.model.limits import INLINE_LIMIT_BYTES
-from holdfast.model.values import builtins, canonical, decoder, encode, plain, schema_of
+from holdfast.model.schemas import schema_of
+from holdfast.model.values import builtins, canonical, decoder, encode, plain
 
 
 class Colour(Enum):
