@@ -47,7 +47,7 @@ def order_problems(needs: dict[str, set[str]], prefix: str) -> list[Problem]:
         return []
     found: list[Problem] = []
 
-    def bad(code: str, node: str, message: str, hint: str = "resolve the cycle first") -> None:
+    def add(code: str, node: str, message: str, hint: str = "resolve the cycle first") -> None:
         found.append(Problem(code=code, node=node, message=message, hint=hint))
 
     left = needs.keys() - set(reached)
@@ -56,13 +56,13 @@ def order_problems(needs: dict[str, set[str]], prefix: str) -> list[Problem]:
         on_cycle |= set(cycle)
         shown = [*cycle[:PROBLEMS_LISTED_MAX], *(["..."] if len(cycle) > PROBLEMS_LISTED_MAX else []), cycle[0]]
         message = "the nodes wait for each other: " + " -> ".join(shown)
-        bad("cycle", prefix + cycle[0], message, "use hf.loop to repeat something")
+        add("cycle", prefix + cycle[0], message, "use hf.loop to repeat something")
     for node in (n for n in needs if n in left and n not in on_cycle):
-        bad("unreachable", prefix + node, "can never start: it waits for a cycle")
+        add("unreachable", prefix + node, "can never start: it waits for a cycle")
     if not any(not refs for refs in needs.values()):
-        bad("no_entry", prefix.removesuffix("/"), "no node can start: each waits for another")
+        add("no_entry", prefix.removesuffix("/"), "no node can start: each waits for another")
     if needs.keys() <= set().union(*needs.values()):
-        bad("no_exit", prefix.removesuffix("/"), "no node is last: each is waited for by another")
+        add("no_exit", prefix.removesuffix("/"), "no node is last: each is waited for by another")
     return found
 
 

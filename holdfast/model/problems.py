@@ -115,25 +115,25 @@ def policy_problems(node: NodeDef, where: str) -> list[Problem]:
     """What is wrong with the timeouts, the delay, the limits and the retry policies of a node."""
     found: list[Problem] = []
 
-    def bad(code: str, field: str, message: str, hint: str) -> None:
+    def add(code: str, field: str, message: str, hint: str) -> None:
         found.append(Problem(code=code, node=where, field=field, message=message, hint=hint))
 
     for field, value in (("timeout", node.timeout), ("heartbeat", node.heartbeat)):
         if value is not None and not is_positive(value):
-            bad("bad_timeout", field, f"{value!r} is not a number of seconds above 0", "leave it out for none")
+            add("bad_timeout", field, f"{value!r} is not a number of seconds above 0", "leave it out for none")
     if node.delay is not None and not is_delay(node.delay):
         wrong = f"{node.delay!r} is not a number of seconds from 0 to 1,000 years"
-        bad("bad_delay", "delay", wrong, "leave it out to start at once")
+        add("bad_delay", "delay", wrong, "leave it out to start at once")
     elif node.delay and node.kind != "call":
-        bad("bad_delay", "delay", f"a {node.kind} starts at once", "put the delay on the nodes in it")
+        add("bad_delay", "delay", f"a {node.kind} starts at once", "put the delay on the nodes in it")
     if node.concurrency is not None and not is_count(node.concurrency):
         wrong = f"{node.concurrency!r} is not a whole number above 0"
-        bad("bad_limit", "concurrency", wrong, "leave it out for any number of bodies at once")
+        add("bad_limit", "concurrency", wrong, "leave it out for any number of bodies at once")
     if (wrong_priority := priority_problem(node.priority)) is not None:
-        bad("bad_priority", "priority", wrong_priority, PRIORITIES)
+        add("bad_priority", "priority", wrong_priority, PRIORITIES)
     for field, retry in (("retry", node.retry), ("compensate_retry", node.compensate_retry)):
         for wrong in retry_problems(retry) if retry is not None else ():
-            bad("bad_retry", field, wrong, "as in hf.Retry(attempts=5, backoff=0.5, max_delay=30)")
+            add("bad_retry", field, wrong, "as in hf.Retry(attempts=5, backoff=0.5, max_delay=30)")
     return found
 
 

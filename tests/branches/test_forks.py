@@ -108,7 +108,7 @@ async def test_an_event_of_another_line_is_refused(db: Path, bodies: World) -> N
         dropped = next(e.seq for e in await run.events() if e.type == "NodeCompleted" and e.node == "b")
         await run.fork(at="b")
         await ended(run)
-        with pytest.raises(hf.Refused, match=f"event {dropped} is not on this line"):
+        with pytest.raises(hf.Refused, match=f"event {dropped} is not on this branch"):
             await run.fork(at=dropped)
 
 
@@ -117,7 +117,7 @@ async def test_an_event_of_another_line_is_refused(db: Path, bodies: World) -> N
     [
         ("z", "there is no node z in workflow br_two_lines; it has a, b, c, d, e"),
         ("b@.nowhere.0.", "b@.nowhere.0. has not begun"),
-        (9999, "event 9999 is not on this line"),
+        (9999, "event 9999 is not on this branch"),
     ],
 )
 async def test_a_place_that_is_not_there_is_refused_and_nothing_is_changed(
