@@ -33,7 +33,7 @@ LONG_FILES: set[str] = {
     "holdfast/worker/context.py",
     "holdfast/worker/executor.py",
     "holdfast/worker/isolated.py",
-    "holdfast/worker/memory.py",
+    "holdfast/worker/replay.py",
     "tests/cli/test_forms.py",
     "tests/cli/test_waiting.py",
     "tests/crash/flows.py",

@@ -193,7 +193,7 @@ class Engine:
         Else others work while the writer's thread writes, and what they bring meanwhile shares the next commit."""
         if self.stopping:  # perhaps because of Ctrl-C, and the second one breaks into what the loop does
             return False
-        return len(self.actors) <= 1 and self.executor.has_one_strand()
+        return len(self.actors) <= 1 and self.executor.runs_one_task()
 
     def _begin_background(self) -> None:
         """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""

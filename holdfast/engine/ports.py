@@ -176,8 +176,8 @@ class Executor(Protocol):
         """Whether every body of a run that is in memory does nothing but wait."""
         ...
 
-    def has_one_strand(self) -> bool:
-        """Whether at most one thing moves here: one body at most, and nothing in it beside itself."""
+    def runs_one_task(self) -> bool:
+        """Whether at most one body is in memory, with at most one task at work."""
         ...
 
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Activation: one execution of a body in this process, from its start until it ended or was unwound.
 
 Owns: the body's life (body_life.py), its tasks and which of them wait, unwinding it (Suspended), and stopping it.
-Never: decides what a report leads to (rules), says how it ended (ending.py), records calls (memory.py), offers anything
+Never: decides what a report leads to (rules), says how it ended (ending.py), records calls (replay.py), offers anything
 to the body (context.py).
 Invariants: it reports once. After that nothing of it is recorded, and every call on its ctx raises.
 """
@@ -32,8 +32,8 @@ from holdfast.model.naming import is_undo
 from holdfast.model.references import captured, check_size
 from holdfast.worker import call_scopes, ending, parking
 from holdfast.worker.body_life import ALIVE, BODY_TRANSITIONS, OVER, BodyLife, LeaveReason
-from holdfast.worker.call_scopes import Strand
-from holdfast.worker.memory import Call, Memo, Memory, idempotency_key
+from holdfast.worker.call_scopes import BodyPart
+from holdfast.worker.replay import Call, Recorded, Replay, idempotency_key
 from holdfast.worker.threads import Done, GivenUp, ThreadJob
 from holdfast.worker.time_limits import BodyClock, StepClock, current_clock
 
@@ -44,7 +44,7 @@ R = TypeVar("R")
 _RUNNING, _WAITING, _LEAVING, _ENDING = BodyLife.RUNNING, BodyLife.WAITING, BodyLife.LEAVING, BodyLife.ENDING
 _REPORTED = BodyLife.REPORTED
 """Members that every call is compared with: to look one up in its Enum takes as long as a call."""
-_NO_MEMORY = Memory()
+_NO_REPLAY = Replay()
 _EMPTY: dict[Any, Any] = {}
 _EMPTY_SET: set[Any] = set()
 
@@ -68,8 +68,8 @@ class Activation:
     """How many threads the engine has lost, likewise."""
     grace_seconds = 0.0
     """How long what it started may take to stop."""
-    is_lent = False
-    """It runs in a process that is given back while it only waits."""
+    releases_process = False
+    """It runs in a process that is released while it only waits."""
     current_class = Current
     """The testing kit has one that watches."""
     life = BodyLife.STARTING
@@ -81,29 +81,29 @@ class Activation:
     """How its code differs from its recorded calls, where it is unwound for that."""
     progress: tuple[float, float | None, str] | None = None
     checkpoint_read = False
-    """Whether this life of the body has looked at its checkpoint."""
+    """Whether this execution of the body has read its checkpoint."""
     _thread_call: asyncio.Future[Any] | None = None
     _clock: BodyClock | None = None
     _grace: asyncio.TimerHandle | None = None
-    _looking = False
+    _check_scheduled = False
     _watched: asyncio.Future[Any] | None = None
-    """What keeps the body from counting as parked; when it moves, somebody looks again."""
+    """What keeps the body from counting as parked; when it is done, that is checked again."""
     _settling: asyncio.Task[None] | None = None
 
-    # a body without a ctx has nothing to remember or to wait for: it shares what stays empty
-    memory = _NO_MEMORY
+    # a body without a ctx records nothing and waits for nothing: it shares what stays empty
+    replay = _NO_REPLAY
     waits: dict[str, tuple[asyncio.Task[Any], asyncio.Future[tuple[str, bytes]]]] = _EMPTY
-    early: dict[str, tuple[str, bytes]] = _EMPTY
-    """Answers that came before the body began to wait for them."""
+    answers_before_wait: dict[str, tuple[str, bytes]] = _EMPTY
+    """Answers that arrived before the body began to wait for them."""
     tasks: set[asyncio.Task[Any]] = _EMPTY_SET
-    """Tasks, other than the body's own, that have made or awaited a call on ctx and go on."""
+    """Tasks, other than the body's own, that have made or awaited a call on ctx and have not ended."""
     parked: set[asyncio.Task[Any]] = _EMPTY_SET
     """Tasks that wait in a call on ctx, from opening the wait until its answer."""
-    opening: set[asyncio.Future[Any]] = _EMPTY_SET
+    pending_commits: set[asyncio.Future[Any]] = _EMPTY_SET
     ended: MutableSet[asyncio.Future[Any]] = _EMPTY_SET
     """Tasks that have made or awaited a call on ctx, and have ended."""
     calls: MutableMapping[Coroutine[Any, Any, Any], Call] = _EMPTY
-    """The remembered calls that were made, by what is awaited for their result."""
+    """The recorded calls that were made, by what is awaited for their result."""
     steps: set[Try] = _EMPTY_SET
     """The tries of steps that are under way."""
     threads: set[StepThread] = _EMPTY_SET
@@ -113,18 +113,18 @@ class Activation:
     vars: dict[str, bytes] = _EMPTY
 
     def __init__(
-        self, attempt: Attempt, on_gone: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
+        self, attempt: Attempt, on_exit: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
     ) -> None:
         self.attempt = attempt
         self.port = attempt.port
         self.key = (attempt.node, attempt.path)
-        self.on_gone = on_gone
+        self.on_exit = on_exit
         self.loop = loop
         if attempt.handler.takes_ctx:
-            self.memory = Memory()
-            self.waits, self.early, self.vars = {}, {}, {}
+            self.replay = Replay()
+            self.waits, self.answers_before_wait, self.vars = {}, {}, {}
             self.calls = weakref.WeakKeyDictionary()
-            self.parked, self.opening, self.tasks, self.steps, self.threads = set(), set(), set(), set(), set()
+            self.parked, self.pending_commits, self.tasks, self.steps, self.threads = set(), set(), set(), set(), set()
 
     @property
     def undoes_steps(self) -> bool:
@@ -132,7 +132,7 @@ class Activation:
         return self.port.compensates and not is_undo(self.attempt.node)
 
     def key_facts(self, step_key: str | None) -> tuple[object, ...]:
-        """What tells this instance, or one step in it, from every other: keys and ids are derived from it."""
+        """What distinguishes this instance, or one step in it, from every other: keys and ids are derived from it."""
         a, port = self.attempt, self.port
         facts = (port.run_id, port.key_epoch, a.node, a.path, a.visit)
         return facts if step_key is None else (*facts, step_key)
@@ -220,14 +220,14 @@ class Activation:
         self._stop_clock()
         if self._grace is not None:
             self._grace.cancel()
-        self.memory.body.memory = None
+        self.replay.body.replay = None
         if not left:
             self.abandon()
-        self.on_gone(self, left)
+        self.on_exit(self, left)
         return True
 
     def cut_off(self) -> None:
-        """The grace time of a body that was left has passed."""
+        """The grace time of an evicted body has passed: cancel it."""
         if self.task is not None:
             self.task.cancel()
         self.abandon()
@@ -241,7 +241,7 @@ class Activation:
 
     def _cancel_tasks(self) -> None:
         for task in self.tasks:
-            task.add_done_callback(hear_out)
+            task.add_done_callback(retrieve_exception)
             task.cancel()
 
     def _stop_clock(self) -> None:
@@ -249,10 +249,10 @@ class Activation:
             self._clock.pause()
             self._clock = None
 
-    def read_memory(self, rows: Iterable[tuple[str, bytes]]) -> Memory:
-        """What an earlier life of the body remembers. Where that cannot be read the run is left, and this body."""
+    def read_replay(self, rows: Iterable[tuple[str, bytes]]) -> Replay:
+        """The calls that earlier executions of the body have recorded. If they cannot be read, the run is released."""
         try:
-            return Memory.read(rows)
+            return Replay.read(rows)
         except CorruptJournal as e:
             self.port.cannot_read(e)
             raise Suspended from e
@@ -269,31 +269,31 @@ class Activation:
         raise asyncio.CancelledError
 
     def made(self, call: Call, awaited: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
-        """A call was made; it is open until what it gave back to be awaited has ended, or was dropped."""
+        """Note a call; it is open until what it returned to be awaited has ended, or was dropped."""
         self.calls[awaited] = call
         return awaited
 
-    def recall(self, call: Call) -> Memo | None:
-        """What is remembered of a call that is awaited now; None: it is new."""
+    def recall(self, call: Call) -> Recorded | None:
+        """The record of a call that is awaited now; None: it is new."""
         if self.life in OVER:  # awaited by a task that the body has left behind
             raise asyncio.CancelledError
         self.joined()
         try:
-            return self.memory.recall(call)
+            return self.replay.recall(call)
         except StepMismatch as mismatch:
             self._mismatched(mismatch)
             raise
 
     def _mismatched(self, mismatch: StepMismatch) -> None:
-        """The body makes another call than it remembers: from here on every call on ctx raises Suspended, and the run
-        is put on hold when the body has gone, or does not go within the grace time."""
+        """The body makes another call than the recorded one: from here on every call on ctx raises Suspended, and the
+        run is put on hold when the body has ended, or does not end within the grace time."""
         if self.life in ALIVE:
             self.mismatch = mismatch
             self.leave(LeaveReason.EVICT)
             self._grace = self.loop.call_later(self.grace_seconds, self.give_up)
 
     def joined(self) -> asyncio.Task[Any]:
-        """The calling task belongs to the body from now on, whoever started it: while it works, the body does."""
+        """Count the calling task as a task of the body, whichever task created it: while it works, the body does."""
         task = call_scopes.running_task()
         if task is None:
             raise UsageError(f"ctx was called {_OUTSIDE}")
@@ -306,14 +306,14 @@ class Activation:
 
     def begin_scope(self) -> None:
         """The running task is the body's own from here on."""
-        self.memory.body.memory = self.memory
-        call_scopes.begin(self.memory.body, "")
+        self.replay.body.replay = self.replay
+        call_scopes.begin(self.replay.body, "")
 
     def scope_here(self) -> str:
         """The scope of the task that makes a call on ctx."""
         task = self.joined()
         scope = call_scopes.scope_of(task)
-        if scope is not None and scope.strand.body is self.memory.body:
+        if scope is not None and scope.part.body is self.replay.body:
             return scope.name
         name = getattr(task.get_coro(), "__qualname__", task.get_name())
         error = UsageError(
@@ -332,8 +332,8 @@ class Activation:
         self.ended.add(task)
 
     async def commit(self, command: Any, if_given_up: Callable[[Any], None] | None = None) -> Any:
-        """Tell the run something and wait until it is durable. `if_given_up` hears the answer when the calling task
-        was cancelled meanwhile."""
+        """Submit a command to the run and wait until it is durable. `if_given_up` is called with the answer when the
+        calling task was cancelled meanwhile."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def done(answer: Any, error: BaseException | None) -> None:
@@ -348,16 +348,16 @@ class Activation:
                 future.set_exception(Suspended())
 
         self.port.submit(command, done)
-        self.opening.add(future)
+        self.pending_commits.add(future)
         try:
             return await future
         finally:
-            self.opening.discard(future)
+            self.pending_commits.discard(future)
 
     async def open_wait(self, command: cmd.OpenWait) -> str:
         """Open a wait; its id. It is closed at once when the calling task was cancelled before it was open."""
-        strand = self.memory.strand
-        wait_id: str = await self.commit(command, lambda wait_id: self._give_up_wait(wait_id, strand))
+        part = self.replay.part
+        wait_id: str = await self.commit(command, lambda wait_id: self._give_up_wait(wait_id, part))
         return wait_id
 
     @contextlib.contextmanager
@@ -365,7 +365,7 @@ class Activation:
         """The calling task opens a wait, or has one, and does nothing else until it is answered."""
         task = self.joined()
         if self.leaving and task is not self.task:
-            task.add_done_callback(hear_out)
+            task.add_done_callback(retrieve_exception)
         self.check()
         self.parked.add(task)
         clock = current_clock.get()
@@ -378,38 +378,38 @@ class Activation:
                 self.move(_RUNNING)
                 if self._clock is not None:
                     self._clock.start()
-            self.look_soon()
+            self.check_soon_if_waiting()
 
     async def park(self, wait_id: str) -> tuple[str, bytes]:
-        """Wait for an answer; the body may be left meanwhile."""
-        if wait_id in self.early:
-            return self.early.pop(wait_id)
+        """Wait for an answer; the body may be evicted meanwhile."""
+        if wait_id in self.answers_before_wait:
+            return self.answers_before_wait.pop(wait_id)
         self.check()
         future: asyncio.Future[tuple[str, bytes]] = self.loop.create_future()
         self.waits[wait_id] = (self.joined(), future)
-        self.look_soon()
+        self.check_soon_if_waiting()
         try:
             return await future
         except asyncio.CancelledError:
-            self._give_up_wait(wait_id, self.memory.strand)
+            self._give_up_wait(wait_id, self.replay.part)
             raise
         finally:
             self.waits.pop(wait_id, None)
 
-    def _give_up_wait(self, wait_id: str, strand: Strand) -> None:
-        """A part of the body does not wait any more. (When the body itself ends, its waits are closed with it.)"""
+    def _give_up_wait(self, wait_id: str, part: BodyPart) -> None:
+        """Close a wait that a part of the body has given up. (The waits of a body that ends are closed with it.)"""
         if self.life in ALIVE:
-            outcome = "superseded" if strand.lost else "cancelled"
+            outcome = "superseded" if part.lost else "cancelled"
             self.port.submit(cmd.CloseWait(wait_id, outcome))
 
     def answer(self, wait_id: str, outcome: str, value: bytes) -> None:
         if wait_id not in self.waits:
-            self.early[wait_id] = (outcome, value)
+            self.answers_before_wait[wait_id] = (outcome, value)
             return
         task, future = self.waits[wait_id]
         if not future.done():
             future.set_result((outcome, value))
-            self.parked.discard(task)  # it goes on, in its turn
+            self.parked.discard(task)  # it runs in its turn
 
     @property
     def all_parked(self) -> bool:
@@ -422,30 +422,30 @@ class Activation:
         return any(tried.runner.on_crash != "rerun" for tried in self.steps)
 
     @property
-    def may_be_left(self) -> bool:
-        """Whether nothing of the body is lost when it is left now."""
+    def may_be_evicted(self) -> bool:
+        """Whether nothing of the body is lost when it is evicted now."""
         return self.all_parked
 
     def _at_work(self) -> asyncio.Future[Any] | None:
         for thread in self.threads:
-            if thread.is_cancelled:  # it must not act beside another life of the body
+            if thread.is_cancelled:  # it must not act beside another execution of the body
                 return thread.over
         tasks = self.tasks if self.task is None else {self.task, *self.tasks}
         return parking.at_work(tasks, self.parked)
 
-    def look_soon(self, _: Any = None) -> None:
-        if self.parked and not self._looking:
-            self._looking = True
-            self.loop.call_soon(self._look)
+    def check_soon_if_waiting(self, _: Any = None) -> None:
+        if self.parked and not self._check_scheduled:
+            self._check_scheduled = True
+            self.loop.call_soon(self._suspend_if_waiting)
 
-    def _look(self) -> None:
-        """Perhaps all that is left of the body waits now: then its node is suspended, and its thread is given back."""
-        self._looking = False
+    def _suspend_if_waiting(self) -> None:
+        """If every task of the body is blocked in a call on ctx, suspend the node and release its thread."""
+        self._check_scheduled = False
         if not self.parked or self.life not in ALIVE or self.must_stay:
             return
         busy = self._at_work()
         if busy is not None:
-            self._look_when_it_moves(busy)
+            self._check_again_after(busy)
             return
         if self.life is _RUNNING:
             self.move(_WAITING)
@@ -454,25 +454,25 @@ class Activation:
         a = self.attempt
         if not self.port.is_suspended(a.node, a.path):
             suspend = cmd.SuspendNode(a.node, a.path, a.attempt, visit=a.visit)
-            self.port.submit(suspend, self._suspended if self._gives_back else None)
-        elif self._gives_back:
+            self.port.submit(suspend, self._suspended if self._releases_place else None)
+        elif self._releases_place:
             self.leave(LeaveReason.EVICT)
 
     @property
-    def _gives_back(self) -> bool:
-        """Whether what it runs in, a thread or a process, is not kept while it only waits."""
-        return self.thread is not None or self.is_lent
+    def _releases_place(self) -> bool:
+        """Whether it releases its thread or process while it only waits."""
+        return self.thread is not None or self.releases_process
 
-    def _look_when_it_moves(self, busy: asyncio.Future[Any]) -> None:
+    def _check_again_after(self, busy: asyncio.Future[Any]) -> None:
         if isinstance(busy, asyncio.Task):  # it has its turn now
-            self.look_soon()
+            self.check_soon_if_waiting()
         elif busy is not self._watched:
             self._watched = busy
-            busy.add_done_callback(self.look_soon)
+            busy.add_done_callback(self.check_soon_if_waiting)
 
     def _suspended(self, _: Any, error: BaseException | None) -> None:
-        """A body that gives its thread or process back goes only now: one that goes while its node counts as running is
-        run again at once."""
+        """Evict a body that releases its thread or process only now: one that exits while its node is RUNNING is run
+        again at once."""
         if error is None and self.all_parked:
             self.leave(LeaveReason.EVICT)
 
@@ -486,7 +486,7 @@ class Activation:
 
     def run_for_thread(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make a call on ctx for a body in a thread, which waits here. Where the answer may take long the thread does
-        not wait: the body is left and runs again when the answer is there."""
+        not wait: the body is evicted and runs again when the answer is there."""
         future = asyncio.run_coroutine_threadsafe(self.made_for_thread(call), self.loop)
         try:
             return future.result()
@@ -513,9 +513,9 @@ class Activation:
             if not future.done():
                 future.set_exception(Suspended())
             if task is not self.task:
-                task.add_done_callback(hear_out)
+                task.add_done_callback(retrieve_exception)
         if reason is LeaveReason.EVICT:
-            for opening in list(self.opening):
+            for opening in list(self.pending_commits):
                 if not opening.done():
                     opening.set_exception(Suspended())
 
@@ -573,7 +573,7 @@ class Activation:
             self._clock.beat()
 
 
-def hear_out(task: asyncio.Task[Any]) -> None:
-    """A task of a body that was left has ended, and perhaps nobody asks how: that is no reason for a warning."""
+def retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Mark the exception of an abandoned task as retrieved, to silence asyncio's warning."""
     if not task.cancelled():
         task.exception()

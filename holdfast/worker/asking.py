@@ -46,7 +46,7 @@ def instant(when: Deadline, now: int, what: str) -> int:
 
 
 class _Awaited:
-    """Something that a person or another run brings: a value of a type, perhaps until a deadline."""
+    """A value of a type that a person or another run provides, perhaps until a deadline."""
 
     def __init__(self, what: str, schema: Any, deadline: Deadline | None, default: Any) -> None:
         self._what = what

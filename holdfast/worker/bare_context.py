@@ -1,4 +1,4 @@
-"""Bare context: a context for calling a node's function by itself, in a REPL or a unit test. Nothing is remembered.
+"""Bare context: a context for calling a node's function by itself, in a REPL or a unit test. Nothing is recorded.
 
 from holdfast.testing import context
 receipt = await charge.fn(context(run_id="test"), order)
@@ -85,7 +85,7 @@ class BareContext(BodyContext):
 
     async def ask(self, question: str, *, schema: Any = None, default: Any = NOTHING, **options: Any) -> Any:
         if question not in self._answers and default is NOTHING:
-            raise UsageError(f"nobody answers {question!r}: context(answers={{{question!r}: ...}})")
+            raise UsageError(f"the question {question!r} has no answer: context(answers={{{question!r}: ...}})")
         return _as(schema, self._answers.get(question, default), f"the answer to {question!r}")
 
     async def receive(self, name: str, *, schema: Any = None, default: Any = NOTHING, **options: Any) -> Any:
@@ -94,7 +94,7 @@ class BareContext(BodyContext):
                 del self._signals[index]
                 return _as(schema, payload, f"the signal {name!r}")
         if default is NOTHING:
-            raise UsageError(f"the signal {name!r} does not come: context(signals=[({name!r}, ...)])")
+            raise UsageError(f"the signal {name!r} was not given: context(signals=[({name!r}, ...)])")
         return _as(schema, default, f"the signal {name!r}")
 
     async def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> None:

@@ -29,10 +29,10 @@ from holdfast.model.limits import TASK_SCOPE_LENGTH_MAX
 
 # --- parts of a body --------------------------------------------------------------------------------------------------
 
-_LANE = re.compile(r"(?<![^/])r\d+\.\d+/")
+_RACE_BRANCH = re.compile(r"(?<![^/])r\d+\.\d+/")
 
 
-def lane_scope(race: str, place: int) -> str:
+def race_branch_scope(race: str, place: int) -> str:
     """The scope of what one call of a race does."""
     return f"{race}.{place}/"
 
@@ -42,81 +42,81 @@ def race_name(scope: str, place: int) -> str:
     return f"{scope}r{place}"
 
 
-def lanes_around(scope: str) -> list[str]:
-    """The scopes of the calls of races that a scope lies in, outermost first."""
-    return [scope[: match.end()] for match in _LANE.finditer(scope)]
+def race_branches_around(scope: str) -> list[str]:
+    """The scopes of the calls of races around a scope, outermost first."""
+    return [scope[: match.end()] for match in _RACE_BRANCH.finditer(scope)]
 
 
-class Lane(NamedTuple):
+class RaceBranch(NamedTuple):
     """One of the calls of a race."""
 
     race: str
     """The race, by a name that is unique in its instance."""
     place: int
     race_call: object
-    """The race as a remembered call."""
+    """The race as a recorded call."""
     only_call: object | None
-    """The remembered call that this lane is, where it is a single one and not a coroutine of several."""
-    around: Strand
+    """The recorded call that this branch is, where it is a single one and not a coroutine of several."""
+    around: BodyPart
 
 
-class Strand:
+class BodyPart:
     """The body itself, or one call of a race with whatever it starts."""
 
-    __slots__ = ("heard", "keys", "lane", "lost", "memory", "over")
+    __slots__ = ("heard", "keys", "lost", "over", "race_branch", "replay")
 
-    def __init__(self, lane: Lane | None = None) -> None:
-        self.memory: object = None
-        """Of the body itself: what it remembers, while it lives."""
-        self.lane = lane
+    def __init__(self, race_branch: RaceBranch | None = None) -> None:
+        self.replay: object = None
+        """Of the body itself: its recorded calls, while it is in memory."""
+        self.race_branch = race_branch
         self.keys: dict[str, str] = {}
-        """The scope that each key was used in, of the calls that this life of the strand has made."""
+        """The scope that each key was used in, of the calls that this part has made in this execution."""
         self.heard = 0
         """The latest word of the memory that it was told."""
         self.lost = False
-        """It is cancelled, and the body goes on without it."""
+        """It is cancelled, and the body continues without it."""
         self.over = False
         """Its race is over: tasks that it left behind belong to the body."""
 
     @property
-    def body(self) -> Strand:
-        """The strand of the whole body."""
-        strand = self
-        while strand.lane is not None:
-            strand = strand.lane.around
-        return strand
+    def body(self) -> BodyPart:
+        """The body itself."""
+        part = self
+        while part.race_branch is not None:
+            part = part.race_branch.around
+        return part
 
     def use_key(self, key: str, scope: str, call: str) -> None:
-        """A call uses a key. Raises DuplicateKey where another scope of this strand, or of those around it, has used
+        """A call uses a key. Raises DuplicateKey where another scope of this part, or of those around it, has used
         it."""
-        strand: Strand | None = self
-        while strand is not None:
-            used_in = strand.keys.setdefault(key, scope) if strand is self else strand.keys.get(key, scope)
+        part: BodyPart | None = self
+        while part is not None:
+            used_in = part.keys.setdefault(key, scope) if part is self else part.keys.get(key, scope)
             if used_in != scope:
                 raise DuplicateKey(
                     f"the key {key!r} is used by {call} in {shown(scope)} and before that in {shown(used_in)}: a key "
                     "names one call of a body. Add to the key what tells the two calls apart, for example the name of "
                     "the step"
                 )
-            strand = None if strand.lane is None else strand.lane.around
+            part = None if part.race_branch is None else part.race_branch.around
 
-    def take_over_keys(self, winner: Strand) -> None:
-        """A race of this strand is won: what its winner has called counts as called here. Raises DuplicateKey where a
+    def take_over_keys(self, winner: BodyPart) -> None:
+        """A race of this part is won: what its winner has called counts as called here. Raises DuplicateKey where a
         key of it was used here meanwhile."""
         for key, scope in winner.keys.items():
             self.use_key(key, scope, "the winner of a race")
 
     def races_of(self, call: object) -> tuple[tuple[tuple[str, int], ...], int]:
-        """The races around a remembered call of this strand, innermost first, each with the place of its lane; and how
+        """The races around a recorded call of this part, innermost first, each with the place of its branch; and how
         many of them end when the call does: those in which it, or the race that it ends, is all that a lane does."""
         found: list[tuple[str, int]] = []
         decides = 0
-        lane = self.lane
+        lane = self.race_branch
         while lane is not None:
             if lane.only_call is call and decides == len(found):
                 decides += 1
             found.append((lane.race, lane.place))
-            call, lane = lane.race_call, lane.around.lane
+            call, lane = lane.race_call, lane.around.race_branch
         return tuple(found), decides
 
 
@@ -134,14 +134,14 @@ _RACE_NAME = re.compile(r"r\d+")
 
 
 class TaskScope:
-    """Where the calls of one asyncio task are remembered, or those of a step's function while a task runs it."""
+    """Where the calls of one asyncio task are recorded, or those of a step's function while a task runs it."""
 
-    __slots__ = ("_checkpoints", "_counts", "name", "strand", "task", "tasks_path")
+    __slots__ = ("_checkpoints", "_counts", "name", "part", "task", "tasks_path")
 
     def __init__(
-        self, strand: Strand, name: str, *, tasks_path: str = "", task: weakref.ref[Task] | None = None
+        self, part: BodyPart, name: str, *, tasks_path: str = "", task: weakref.ref[Task] | None = None
     ) -> None:
-        self.strand = strand
+        self.part = part
         self.name = name
         """As events name it, apart from the number of the checkpoint."""
         self.tasks_path = tasks_path
@@ -153,9 +153,9 @@ class TaskScope:
 
     def of_new_task(self, coro: object) -> TaskScope:
         """The scope of one more task that is created here."""
-        memory: Any = self.strand.body.memory
-        if self._checkpoints != memory.checkpoints:  # positions start again, and numbers with them
-            self._checkpoints = memory.checkpoints
+        replay: Any = self.part.body.replay
+        if self._checkpoints != replay.checkpoints:  # positions start again, and numbers with them
+            self._checkpoints = replay.checkpoints
             self._counts = {}
         label = _label(getattr(coro, "__qualname__", None) or type(coro).__qualname__)
         number = self._counts.get(label, 0) + 1
@@ -164,7 +164,7 @@ class TaskScope:
         path = f"{self.tasks_path}{label}.{number}/"
         if len(path) > TASK_SCOPE_LENGTH_MAX:
             path = f"~{_digest(path)}/"
-        return TaskScope(self.strand, root + path, tasks_path=path)
+        return TaskScope(self.part, root + path, tasks_path=path)
 
 
 current_scope: ContextVar[TaskScope | None] = ContextVar("holdfast_current_scope", default=None)
@@ -196,7 +196,7 @@ def enter(name: str) -> TaskScope | None:
     """From here on the running task has a scope of this name; `leave` with what this returns is the way back."""
     before = scope_here()
     if before is not None:
-        _set(TaskScope(before.strand, name, task=_running()))
+        _set(TaskScope(before.part, name, task=_running()))
     return before
 
 
@@ -225,9 +225,9 @@ def running_task() -> Task | None:
         return None
 
 
-def begin(strand: Strand, name: str) -> None:
-    """From here on the running task has this scope, whoever created it: a body begins, or a call of a race."""
-    _set(TaskScope(strand, name, task=_running()))
+def begin(part: BodyPart, name: str) -> None:
+    """Give the running task this scope, whichever task created it: a body begins, or a call of a race."""
+    _set(TaskScope(part, name, task=_running()))
 
 
 @lru_cache(maxsize=1024)
@@ -295,7 +295,7 @@ def _numbering(make: Factory) -> Factory:
 
     def create_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
         creator = get()
-        if creator is None or creator.strand.body.memory is None:  # no body, or one that is over
+        if creator is None or creator.part.body.replay is None:  # no body, or one that is over
             return make(loop, coro, **options)
         return _create(scope_here() or creator, make, loop, coro, options)
 

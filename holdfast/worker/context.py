@@ -40,9 +40,9 @@ from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
 from holdfast.worker import parking, racing
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
-from holdfast.worker.memory import Call, inner_scope
 from holdfast.worker.plain_context import PlainContext
 from holdfast.worker.racing import Won
+from holdfast.worker.replay import Call, inner_scope
 from holdfast.worker.steps import StepRunner, unfolded
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ _error = msgspec.json.Decoder(ev.ErrorInfo).decode
 
 
 class Context(PlainContext):
-    """The first parameter of an async body. Calls on it that end in a value are remembered: when the body runs again
+    """The first parameter of an async body. Calls on it that return a value are recorded: when the body runs again
     after a crash they return at once what they returned before."""
 
     _key: str | None = None
@@ -75,7 +75,7 @@ class Context(PlainContext):
     @overload
     def step(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def step(self, fn: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Run a function (or a node, with its retries and timeout) once and remember its result."""
+        """Run a function (or a node, with its retries and timeout) once and record its result."""
         if type(fn) is functools.partial:
             fn, args, kwargs = unfolded(fn, args, kwargs)
         runner = self._runner(fn)
@@ -97,8 +97,8 @@ class Context(PlainContext):
     async def _map(
         self, runner: StepRunner, parent: Call, given: list[tuple[Any, ...]], limit: int, kwargs: dict[str, Any]
     ) -> list[Any]:
-        memory = self._activation.memory
-        calls = [memory.item(parent, i, "map", runner.name, (args, kwargs)) for i, args in enumerate(given)]
+        replay = self._activation.replay
+        calls = [replay.item(parent, i, "map", runner.name, (args, kwargs)) for i, args in enumerate(given)]
         results: list[Any] = [None] * len(given)
         waiting = iter(range(len(given)))
 
@@ -139,7 +139,7 @@ class Context(PlainContext):
         """Ask a person, and wait for the answer; the run costs a row meanwhile.
 
         `about` is what they are shown beside the question. `schema` is the type of the answer (or a JSON Schema): an
-        answer that does not fit is refused and the question stays open. It goes to `assignee`, or lies in `basket`.
+        answer that does not fit is refused and the question stays open. It goes to `assignee`, or into `basket`.
         Past its `deadline` it is answered with `default`; without one the call raises DeadlinePassed. `remind` brings a
         reminder again and again; `escalate` hands it on: `hf.Escalate("2d", assignee="boss")`."""
         question_asked = Question.of(question, schema, about, **options)
@@ -150,7 +150,7 @@ class Context(PlainContext):
         until, lasts = question.until(self._activation.port.now())
         outcome, value = await self._wait(call, "input", until, about=question.about, lasts=lasts)
         if outcome == "deadline":
-            raise DeadlinePassed(f"nobody answered in time: {question.text}")
+            raise DeadlinePassed(f"the question was not answered in time: {question.text}")
         return decoder(question.annotation)(value)
 
     @overload
@@ -174,11 +174,11 @@ class Context(PlainContext):
         until, lasts = expected.until(self._activation.port.now())
         outcome, value = await self._wait(call, "signal", until, about=expected.about, lasts=lasts)
         if outcome == "deadline":
-            raise DeadlinePassed(f"the signal {expected.name!r} did not come in time")
+            raise DeadlinePassed(f"the signal {expected.name!r} was not received in time")
         return decoder(expected.annotation)(value)
 
     def signal(self, run: str, name: str, payload: Any = None, *, id: str | None = None) -> Coroutine[Any, Any, None]:
-        """Send a signal to another run, once. The same `id` is the same signal, whoever sends it how often."""
+        """Send a signal to another run, once. The same `id` is the same signal, however often it is sent."""
         texts.name(run, "ctx.signal: run")
         texts.name(name, "ctx.signal: name")
         if id is not None:
@@ -188,8 +188,8 @@ class Context(PlainContext):
 
     async def _signal(self, call: Call, run: str, name: str, payload: Any, signal_id: str | None) -> None:
         activation = self._activation
-        memo = activation.recall(call)
-        if memo is not None and memo.output is not None:
+        recorded = activation.recall(call)
+        if recorded is not None and recorded.output is not None:
             return
         key = signal_id or derived("key_", *activation.key_facts(call.step_key), size=15)
         data = encode(payload, what=f"the payload of signal {name!r}")
@@ -214,7 +214,7 @@ class Context(PlainContext):
 
     async def _child(self, call: Call, name: str, run_id: str | None, detached: bool, inputs: dict[str, Any]) -> Any:
         order: cmd.NewChild | None = None
-        if self._activation.memory.is_new(call):
+        if self._activation.replay.is_new(call):
             order = await self._activation.port.order_child(name, inputs, run_id, detached)
         outcome, value = await self._wait(call, "child", child=order)
         if outcome == "started":
@@ -230,9 +230,9 @@ class Context(PlainContext):
 
             index, page = await ctx.race(ctx.step(fetch, url), ctx.sleep("1h"))    # a time limit that survives a crash
 
-        Takes calls on ctx, or coroutines made of such calls. The winner is remembered; the waits of the others are
+        Takes calls on ctx, or coroutines made of such calls. The winner is recorded; the waits of the others are
         closed, their children cancelled, their steps cancelled (a sync one ends in its thread, unheard). A signal or an
-        answer is taken only from whoever wins; but a coroutine of several calls may have received one before it loses.
+        answer is used only by the winner; but a coroutine of several calls may have received one before it loses.
         """
         return racing.enter(self, calls)
 
@@ -246,15 +246,15 @@ class Context(PlainContext):
         lasts: int | None = None,
     ) -> tuple[str, bytes]:
         activation = self._activation
-        memo = activation.recall(call)
-        if memo is not None and memo.outcome is not None:
-            assert memo.output is not None
-            return memo.outcome, memo.output
+        recorded = activation.recall(call)
+        if recorded is not None and recorded.outcome is not None:
+            assert recorded.output is not None
+            return recorded.outcome, recorded.output
         a = activation.attempt
         with activation.parking():
-            wait_id = None if memo is None else memo.wait_id
+            wait_id = None if recorded is None else recorded.wait_id
             if wait_id is None:
-                placed = activation.memory.placed(call)
+                placed = activation.replay.placed(call)
                 wait_id = await activation.open_wait(
                     cmd.OpenWait(a.node, a.path, a.attempt, kind, placed, until, child, about, lasts, visit=a.visit)
                 )
@@ -263,15 +263,15 @@ class Context(PlainContext):
             return await activation.park(wait_id)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
-        """The time, remembered."""
+        """The time, recorded."""
         return self._remember("now", lambda: datetime.fromtimestamp(self._activation.port.now() / 1e6, UTC), datetime)
 
     def uuid(self) -> Coroutine[Any, Any, uuid.UUID]:
-        """A random UUID, remembered."""
+        """A random UUID, recorded."""
         return self._remember("uuid", uuid.uuid4, uuid.UUID)
 
     def random(self) -> Coroutine[Any, Any, float]:
-        """A random number from 0 to 1, remembered."""
+        """A random number from 0 to 1, recorded."""
         return self._remember("random", random.random, float)
 
     def _remember(self, kind: str, make: Callable[[], R], annotation: Any) -> Coroutine[Any, Any, R]:
@@ -279,9 +279,9 @@ class Context(PlainContext):
         return self._activation.made(call, self._remembered(call, make, annotation))
 
     async def _remembered(self, call: Call, make: Callable[[], R], annotation: Any) -> R:
-        memo = self._activation.recall(call)
-        if memo is not None and memo.output is not None:
-            return decoder(annotation)(memo.output)  # type: ignore[no-any-return]
+        recorded = self._activation.recall(call)
+        if recorded is not None and recorded.output is not None:
+            return decoder(annotation)(recorded.output)  # type: ignore[no-any-return]
         data = encode(make(), annotation, what=f"ctx.{call.kind}()")
         await self._record(call, data)
         return decoder(annotation)(data)  # type: ignore[no-any-return]
@@ -289,13 +289,13 @@ class Context(PlainContext):
     async def _record(
         self, call: Call, data: bytes, attempt: int = 1, *, won: tuple[tuple[str, int], ...] = (), undo: str = ""
     ) -> int | None:
-        """Commit a remembered result; `won`, of a race: which, and which of its calls. Where another call of it has won
+        """Commit a recorded result; `won`, of a race: which, and which of its calls. Where another call of it has won
         meanwhile, that one is given back, and nothing was committed."""
         activation, a = self._activation, self._activation.attempt
         event = ev.StepCompleted(
             call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt, undo
         )
-        races = (*won, *activation.memory.ends_with(call))
+        races = (*won, *activation.replay.ends_with(call))
         winner: int | None = await activation.commit(
             cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit)
         )
@@ -307,16 +307,16 @@ class Context(PlainContext):
             if ctx.patched("check fraud"):  # a step that runs in flight have not made
                 await ctx.step(check_fraud, order)
 
-        A body that has come to this place for the first time goes the new way; one that has been further before, by
-        what it remembers, goes the old one. The first answer of an instance is remembered by its name, takes no
+        A body that gets to this line for the first time goes the new way; one that has recorded calls behind it goes
+        the old one. The first answer of an instance is recorded by its name, takes no
         position, and is the same ever after."""
         activation, a = self._activation, self._activation.attempt
         activation.check()
         texts.name(name, "ctx.patched: name")
-        memory = activation.memory
-        known = memory.patches.get(name)
+        replay = activation.replay
+        known = replay.patches.get(name)
         if known is None:
-            known = memory.patches[name] = not memory.unread()
+            known = replay.patches[name] = not replay.unread()
             # Not awaited: commands of a body are decided in order, so that no later call is durable without it.
             said = msgspec.Raw(b"true" if known else b"false")
             event = ev.StepCompleted(f"patched {name}", 0, "patched", name, "", said)
@@ -326,17 +326,17 @@ class Context(PlainContext):
     async def checkpoint(self, value: Any) -> None:
         """Close the memory before this point: when the body runs again, `ctx.checkpointed` is this value and nothing
         before it is read. A loop without an end has a checkpoint in each round. No other call on ctx may be under way,
-        in whichever task: what it is told would be forgotten."""
+        in any task: its result would be forgotten."""
         activation, a = self._activation, self._activation.attempt
         activation.check()
         data = encode(value, what="checkpoint")
         parking.check_checkpoint(activation)
-        number = activation.memory.checkpoints + 1
+        number = activation.replay.checkpoints + 1
         command = cmd.Checkpoint(
             a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(),
-            dict(activation.memory.patches), visit=a.visit,
+            dict(activation.replay.patches), visit=a.visit,
         )  # fmt: skip
-        activation.memory.close(data)  # what is called from now on is committed after it
+        activation.replay.close(data)  # what is called from now on is committed after it
         activation.checkpoint_read = True
         await activation.commit(command)
 
@@ -347,34 +347,34 @@ class Context(PlainContext):
         """A call takes its position now, in the scope of the task that makes it."""
         activation = self._activation
         activation.check()
-        memory = activation.memory
-        if memory.checkpoints and not activation.checkpoint_read:
+        replay = activation.replay
+        if replay.checkpoints and not activation.checkpoint_read:
             raise UsageError(
                 "this body has a checkpoint, and ctx.checkpointed was not read before the first remembered call: it "
                 "would repeat what came before its loop. Begin with `state = ctx.checkpointed or ...`"
             )
-        if memory.calls >= REMEMBERED_CALLS_MAX:
+        if replay.calls >= REMEMBERED_CALLS_MAX:
             raise UsageError(
                 f"more than {REMEMBERED_CALLS_MAX:,} remembered calls: use ctx.checkpoint(...), or split the work into "
                 "children"
             )
-        if memory.calls >= REMEMBERED_CALLS_WARN and not memory.has_warned:
-            memory.has_warned = True
-            self.log.warning("%d remembered calls without a checkpoint: replay gets slow", memory.calls)
-        return memory.call(activation.scope_here(), kind, name, args, self._key)
+        if replay.calls >= REMEMBERED_CALLS_WARN and not replay.has_warned:
+            replay.has_warned = True
+            self.log.warning("%d remembered calls without a checkpoint: replay gets slow", replay.calls)
+        return replay.call(activation.scope_here(), kind, name, args, self._key)
 
     async def _begin_again(self, call: Call) -> None:
-        """A step is tried again. The calls that it made itself are remembered, as they would be after a crash."""
+        """Prepare another try of a step: the calls that it made itself are replayed, as they would be after a crash."""
         activation, a = self._activation, self._activation.attempt
-        memory, inner = activation.memory, inner_scope(call)
-        if memory.has_any(inner):
+        replay, inner = activation.replay, inner_scope(call)
+        if replay.has_any(inner):
             await activation.port.flushed()
             rows = await activation.port.memory(a.node, a.path, a.memory_seq, ())
-            memory.begin_again(inner, activation.read_memory(rows))
+            replay.begin_again(inner, activation.read_replay(rows))
 
     def _sub(self, call: Call, attempt: int | None) -> Context:
-        """The context of a step that takes one itself. A plain function has no tries of its own: it is told which one
-        of whoever calls it this is."""
+        """The context of a step that takes one itself. A plain function has no tries of its own: its
+        attempt is that of its caller."""
         return type(self)(self._activation, call, attempt or self._step_attempt)
 
 

@@ -2,7 +2,7 @@
 
 Owns: one attempt as a pipeline: bind the arguments, run the body in its place (loop, thread, process), report its end.
 Never: decides about retries or readiness; holds anything durable.
-On crash: bodies die with the process; whoever takes the run over runs them again.
+On crash: bodies die with the process; the next owner of the run runs them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R")
 Key = tuple[str, str]
 """(node, path)"""
 _NONE: dict[Key, Activation] = {}
-"""The bodies of a run that has none; nobody puts one there."""
+"""The bodies of a run that has none; never changed."""
 
 
 class LocalExecutor:
@@ -46,14 +46,14 @@ class LocalExecutor:
         self, *, threads: int = SYNC_THREADS, processes: int | None = None, grace_seconds: float = 10.0
     ) -> None:
         self._live: dict[int, dict[Key, Activation]] = {}
-        """The live bodies of each run; an empty dict stays until the run is unwound: its next body comes soon."""
+        """The live bodies of each run; an empty dict stays until the run is unwound: its next body starts soon."""
         self._leaving: set[asyncio.Task[Any]] = set()
-        """Bodies that nobody waits for any more and that still clean up."""
+        """Bodies that were evicted or superseded and still clean up."""
         self._binders: dict[str, Binder] = {}
         self._loop: asyncio.AbstractEventLoop
         self._context = copy_context()
         self._context.run(call_scopes.current_scope.set, None)  # it may be opened in a body of another engine
-        """What every body begins with, whoever moved its run: the context of whoever opened the engine."""
+        """The context in which the engine was opened: every body begins with a copy of it."""
         self._stopped = False
         self._thread_count = threads
         self._process_count = processes
@@ -71,7 +71,7 @@ class LocalExecutor:
         self._loop = loop
         self._given_up.on_change = threads_lost
         call_scopes.install(loop)
-        asyncio_internals.shows_waits()  # a warning comes when the engine opens, not when a body waits
+        asyncio_internals.shows_waits()  # so that the warning is logged when the engine opens
 
     def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         return asyncio.Task(work, loop=self._loop)
@@ -105,7 +105,7 @@ class LocalExecutor:
                 activation.task = self.task(self._run_process(activation))
 
     def _start_isolated(self, attempt: Attempt) -> None:
-        activation = IsolatedActivation(attempt, self._gone, self._loop)
+        activation = IsolatedActivation(attempt, self._exited, self._loop)
         activation.grace_seconds = self._grace_seconds
         if self._stopped:
             activation.leave(LeaveReason.STOP)
@@ -115,7 +115,7 @@ class LocalExecutor:
         activation.task = self.task(self._run_isolated(activation))
 
     def _activation(self, attempt: Attempt) -> Activation:
-        activation = Activation(attempt, self._gone, self._loop)
+        activation = Activation(attempt, self._exited, self._loop)
         activation.grace_seconds = self._grace_seconds
         if attempt.handler.takes_ctx:
             activation.start_thread = self._start_step
@@ -140,9 +140,9 @@ class LocalExecutor:
         return activation is not None and activation.all_parked
 
     def is_idle(self, run_no: int) -> bool:
-        return all(activation.may_be_left for activation in self._live.get(run_no, _NONE).values())
+        return all(activation.may_be_evicted for activation in self._live.get(run_no, _NONE).values())
 
-    def has_one_strand(self) -> bool:
+    def runs_one_task(self) -> bool:
         bodies = 0
         for live in self._live.values():
             bodies += len(live)
@@ -179,7 +179,7 @@ class LocalExecutor:
 
     def unwind(self, run_no: int) -> None:
         for activation in self._live.pop(run_no, _NONE).values():
-            only_waits = activation.may_be_left
+            only_waits = activation.may_be_evicted
             activation.leave(LeaveReason.EVICT)
             self._let_clean_up(activation)
             if not only_waits:
@@ -235,7 +235,7 @@ class LocalExecutor:
     def _all(self) -> list[Activation]:
         return [activation for bodies in self._live.values() for activation in bodies.values()]
 
-    def _gone(self, activation: Activation, left: bool) -> None:
+    def _exited(self, activation: Activation, left: bool) -> None:
         key, port = activation.key, activation.port
         bodies = self._live.get(port.run_no, _NONE)
         if bodies.get(key) is activation:
@@ -256,8 +256,8 @@ class LocalExecutor:
         binder, args = self._binder(attempt.handler), attempt.args
         if attempt.has_memory and attempt.handler.takes_ctx:
             await attempt.port.flushed()
-            remembered = await attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq, args.values())
-            activation.memory = activation.read_memory(remembered)
+            rows = await attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq, args.values())
+            activation.replay = activation.read_replay(rows)
         if binder.is_quick(args):
             return binder.bind(args, attempt.port.load)
         data = {name: await attempt.port.load_slowly(located) for name, located in args.items()}

@@ -2,8 +2,8 @@
 
 Owns: the spawned processes (isolated_child.py is their other end), the engine's side of each body in one, and what its
 death means.
-Never: forks, pickles, remembers calls or decides anything for the body: the process runs the ordinary executor, and
-asks and tells the run over its pipe, so that the engine stays the only writer.
+Never: forks, pickles, records calls or decides anything for the body: the process runs the ordinary executor, and
+speaks to the run over its pipe, so that the engine stays the only writer.
 Invariants: a process runs one body at a time. It is used again only when nothing of that body is left in it, and for a
 body that needs a process of its own never. A body whose process is over, or that the engine has left, is not heard.
 On crash: the pipes close with the engine, and each process kills itself.
@@ -59,12 +59,12 @@ class NotSpawned(Exception):
 
 
 class IsolatedActivation(Activation):
-    """The engine's side of a suspect's body: what it says is told to its run, what the run says is sent to it."""
+    """The engine's side of a suspect's body: passes its commands to its run, and answers of the run to it."""
 
     def __init__(
-        self, attempt: Attempt, on_gone: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
+        self, attempt: Attempt, on_exit: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(attempt, on_gone, loop)
+        super().__init__(attempt, on_exit, loop)
         self.over: asyncio.Future[wire.Ended] = loop.create_future()
         """Settled with its last word, or with why there is none."""
         self.over.add_done_callback(_retrieve)
@@ -168,7 +168,7 @@ class IsolatedActivation(Activation):
         return self._parked
 
     @property
-    def may_be_left(self) -> bool:
+    def may_be_evicted(self) -> bool:
         """It leaves by itself as soon as it only waits; until then it may be at work again."""
         return False
 
@@ -319,7 +319,7 @@ class IsolatedProcess(Spawned):
         self._to_send: SimpleQueue[bytes | None] = SimpleQueue()
         self._on_idle = on_idle
         self._body: IsolatedActivation | None = None
-        """Whose last word has come, perhaps, while something of it is left in the process."""
+        """It may have reported its end while something of it is left in the process."""
         self._ending: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self.is_over = False

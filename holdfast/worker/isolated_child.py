@@ -3,7 +3,7 @@
 Owns: the other end of isolated.py: loading the code, and running a body with the ordinary executor, activation, memory
 and ctx against a port that speaks over the pipe.
 Never: opens a store, outlives its engine.
-Invariants: the engine hears of a body's end once, as one message with its last word. When the pipe from the engine
+Invariants: the engine gets one message about a body's end, with its last command. When the pipe from the engine
 closes, the process and everything it started are killed, whatever they are doing.
 
 isolated.py calls `main` in a new interpreter with a session of its own, and with the pipes as stdin and stdout.
@@ -73,7 +73,7 @@ def _killed_with_engine() -> Iterator[None]:
 
 
 def _offer_to_out_of_memory_killer() -> None:
-    """Let the kernel end this process rather than the engine: then it is known which body took the memory."""
+    """Let the kernel end this process rather than the engine: then it is known which body used the memory."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
 
@@ -98,7 +98,7 @@ class _Pipe:
                 self._inbox.put(wire.to_process(frame))
                 body = self._body
                 if body is not None:
-                    with contextlib.suppress(RuntimeError):  # its loop is closed, and whatever this is comes too late
+                    with contextlib.suppress(RuntimeError):  # its loop is closed: the message is too late
                         body.loop.call_soon_threadsafe(self._deliver, body)
         die()
 
@@ -186,7 +186,7 @@ class _Executor(LocalExecutor):
 
     def _activation(self, attempt: Attempt) -> Activation:
         activation = super()._activation(attempt)
-        activation.is_lent = True
+        activation.releases_process = True
         return activation
 
 
@@ -323,7 +323,7 @@ class _Body:
         return msgspec.json.decode(await self._ask(wire.Memory()), type=list[tuple[str, bytes]])
 
     def is_suspended(self, node: str, path: str) -> bool:
-        return False  # not known here; to tell the run once more that the body only waits changes nothing
+        return False  # not known here; to suspend the node once more changes nothing
 
     def variable(self, name: str) -> bytes | None:
         return self._order.variables.get(name)

@@ -119,7 +119,7 @@ def load_code(code: CodeLocation) -> ModuleType:
 
 
 def load_given(place: str, recorded: Sequence[CodeLocation]) -> ModuleType:
-    """Import the code that somebody names, `FILE.py` or `package.module`, for runs that recorded where theirs was.
+    """Import the code that the caller names, `FILE.py` or `package.module`, for runs that recorded where theirs was.
 
     Journals call functions by the module they were in. So a file of a package is imported as part of it, and a file
     that has another name now is loaded under the one that it had."""

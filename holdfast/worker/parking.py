@@ -2,9 +2,9 @@
 
 Owns: what a task of the body waits for, followed through other tasks, `asyncio.gather`, `asyncio.TaskGroup` and
 `asyncio.wait`.
-Owns: the refusal of a checkpoint while something of the body is under way: what another task is told then, or was told
-and has not handed over yet, would be forgotten (a signal lost, a question asked twice). A call on ctx is open from the
-moment it is made until what it returned to be awaited has ended, or was dropped.
+Owns: the refusal of a checkpoint while something of the body is under way: what another task receives then, or has
+received and not handed over yet, would be forgotten (a signal lost, a question asked twice). A call on ctx is open from
+the moment it is made until what it returned to be awaited has ended, or was dropped.
 Never: decides what follows from it (activation.py), uses private names of asyncio (engine/asyncio_internals.py).
 Rule: in doubt a task is at work. A waiting body that is taken for one at work just stays in memory; a working one that
 is taken for waiting would be evicted in its middle.
@@ -101,7 +101,7 @@ def _under_way(activation: Activation) -> str | None:
             return f"ctx.{call.kind} ({call.name}) is still under way"
     others = {task for task in activation.tasks if task is not here and not task.done()}
     if not all(waits_for(task, here) for task in others):
-        return "another task of the body, which calls ctx as well, still goes on"
+        return "another task of the body, which calls ctx as well, is still running"
     waiting = others if activation.task is None or activation.task is here else {activation.task, *others}
     if not activation.ended.isdisjoint(ended_beside(waiting)):
         return "what another task of the body was told is not read yet"

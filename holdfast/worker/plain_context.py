@@ -22,7 +22,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.values import decoder, encode
 from holdfast.worker.activation import Activation
-from holdfast.worker.memory import Call, idempotency_key
+from holdfast.worker.replay import Call, idempotency_key
 from holdfast.worker.time_limits import current_clock
 
 log = logging.getLogger("holdfast.node")
@@ -61,17 +61,17 @@ class PlainContext(BodyContext):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the body was asked to stop. A long sync body looks at it now and then."""
+        """Whether the body was asked to stop. A long sync body checks it now and then."""
         return self._activation.stop_reason is not None
 
     @property
     def leaving(self) -> bool:
-        """True in `finally` blocks that run because the body is left, not because it ends."""
+        """True in `finally` blocks that run because the body is evicted or its engine stops, not because it ends."""
         return self._activation.leaving
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this node (or step), and for no other: for whoever must not act twice."""
+        """The same for every attempt of this node (or step), and for no other: a receiver can act once for each key."""
         activation = self._activation
         step_key = None if self._step_call is None else self._step_call.step_key
         return idempotency_key(activation.port.store_id, *activation.key_facts(step_key))
@@ -92,7 +92,7 @@ class PlainContext(BodyContext):
         return self._vars
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """How far the body is, for whoever watches. Never stored."""
+        """Report how far the body is, to those who watch the run. Never stored."""
         self._activation.progress = (done, total, message)
 
     def heartbeat(self) -> None:
@@ -103,7 +103,7 @@ class PlainContext(BodyContext):
     def checkpointed(self) -> Any:
         """The value of the last checkpoint, in plain JSON types, or None."""
         self._activation.checkpoint_read = True
-        value = self._activation.memory.checkpoint
+        value = self._activation.replay.checkpoint
         return None if value is None else decoder(Any)(value)
 
 

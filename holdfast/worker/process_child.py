@@ -84,7 +84,7 @@ def _handler(call: Call) -> Handler:
     sys.path[:] = call.sys_path
     load_code(call.code)
     if (handler := handlers.find(call.handler)) is None:
-        raise MissingCode(f"{call.code.file or call.code.module} has no node {call.handler} any more")
+        raise MissingCode(f"{call.code.file or call.code.module} no longer has a node {call.handler}")
     return handler
 
 

@@ -94,7 +94,7 @@ class ProcessBodies:
             child = self._idle.pop()
             if child.alive:
                 return child
-            child.end()  # it died while nobody used it
+            child.end()  # it died while it was idle
         child = _Child()
         self._children.add(child)
         child.gone.add_done_callback(lambda _: self._children.discard(child))
@@ -105,7 +105,7 @@ class ProcessBodies:
         if answered and not self._closed:
             self._idle.append(child)
             return
-        answer.cancel()  # what comes now is not wanted any more
+        answer.cancel()  # a late answer is dropped
         child.end()
         await asyncio.wait([child.gone], timeout=PROCESS_REAP_SECONDS)  # the next attempt must not run beside this one
 
@@ -197,7 +197,7 @@ class _Child(Spawned):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """An `hf.Current`, as it is told to a child."""
+    """An `hf.Current`, as it is sent to a child."""
 
     run_id: str
     node: str

@@ -1,6 +1,6 @@
-"""Racing: `ctx.race`, several remembered calls at once of which the first to end counts.
+"""Racing: `ctx.race`, several recorded calls at once of which the first to end counts.
 
-Owns: the strands that the calls run in, which of them has won, and stopping the others.
+Owns: the parts that the calls run in, which of them has won, and stopping the others.
 Rule: the winner is committed before anybody learns of it and before a loser is stopped. A call on ctx that was answered
 has won with that commit (rules/waits.py), whatever another one has come to meanwhile; a coroutine of several calls wins
 when it ends, with a commit of its own.
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from holdfast.model.errors import Suspended, UsageError
 from holdfast.model.values import decoder, encode
 from holdfast.worker import call_scopes
-from holdfast.worker.call_scopes import Lane, Strand, lane_scope, race_name
-from holdfast.worker.memory import Call, Memo, RaceEnd
+from holdfast.worker.call_scopes import BodyPart, RaceBranch, race_branch_scope, race_name
+from holdfast.worker.replay import Call, RaceEnd, Recorded
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
@@ -33,7 +33,7 @@ Calls = Sequence[Coroutine[Any, Any, T]]
 class Won(NamedTuple, Generic[T]):
     """What `ctx.race` returns: which of its calls has won, counted from 0, and what that call returned."""
 
-    index: int  # type: ignore[assignment]  # nobody looks for a value in it, which is what a tuple's `index` does
+    index: int  # type: ignore[assignment]  # hides `tuple.index`, which searches for a value
     value: T
 
 
@@ -68,7 +68,7 @@ def _check(calls: Calls[Any]) -> None:
 
 
 def _drop(call: object) -> None:
-    """Forget a call that will not be awaited any more; nothing happens to one that has ended."""
+    """Close a call that will not be awaited; does nothing to one that has ended."""
     if asyncio.iscoroutine(call):
         for inner in _calls_of.pop(call, ()):
             _drop(inner)
@@ -78,11 +78,11 @@ def _drop(call: object) -> None:
 async def _run(ctx: Context, call: Call, calls: Calls[T]) -> Won[T]:
     race = _Race(ctx, call, calls)
     try:
-        memo = ctx._activation.recall(call)
-        race.found(memo)
-        if memo is None or memo.output is None:
+        recorded = ctx._activation.recall(call)
+        race.found(recorded)
+        if recorded is None or recorded.output is None:
             return await race.run()
-        return await race.run_again(decoder(RaceEnd)(memo.output).index)
+        return await race.run_again(decoder(RaceEnd)(recorded.output).index)
     finally:
         await race.stop()
 
@@ -97,14 +97,14 @@ class _Race(Generic[T]):
         self._calls = calls
         self._name = race_name(call.scope, call.place)
         self._tasks: dict[int, asyncio.Task[T]] = {}
-        self._strands: dict[asyncio.Task[T], Strand] = {}
+        self._parts: dict[asyncio.Task[T], BodyPart] = {}
         self._ended: list[asyncio.Task[T]] = []
         """In the order in which they ended."""
 
-    def found(self, memo: Memo | None) -> None:
-        """What is remembered of the race, perhaps from another place in the code: its calls are remembered there."""
-        if memo is not None:
-            self._name = race_name(self._call.scope, memo.position if memo.key is None else self._call.place)
+    def found(self, recorded: Recorded | None) -> None:
+        """Note the record of the race, perhaps from another place in the code: its calls are recorded there."""
+        if recorded is not None:
+            self._name = race_name(self._call.scope, recorded.position if recorded.key is None else self._call.place)
 
     async def run(self) -> Won[T]:
         answered = self._answered()
@@ -128,7 +128,7 @@ class _Race(Generic[T]):
     async def run_again(self, index: int) -> Won[T]:
         """The race is decided: only its winner runs."""
         singles = [self._activation.calls.get(call) for call in self._calls]
-        self._activation.memory.forget_losers(self._name, singles, index)
+        self._activation.replay.forget_losers(self._name, singles, index)
         task = self._start(index)
         try:
             await task
@@ -140,59 +140,59 @@ class _Race(Generic[T]):
         """What the winner has called is called by the part of the body that the race belongs to."""
         task = self._tasks[index]
         if task.done() and not (task.cancelled() or _was_left(task)):
-            strand = self._strands[task]
-            assert strand.lane is not None
-            strand.lane.around.take_over_keys(strand)
+            part = self._parts[task]
+            assert part.race_branch is not None
+            part.race_branch.around.take_over_keys(part)
 
     def _answered(self) -> int | None:
-        """The call that has won by what is remembered of it: the first one that was answered."""
+        """The call that has won by its record: the first one that was answered."""
         answers = [(_answered(self._activation, call), index) for index, call in enumerate(self._calls)]
         return min((answer for answer in answers if answer[0]), default=(0, None))[1]
 
     async def stop(self) -> None:
-        """Nothing of a race goes on when it is over."""
+        """Stop what is left of the race."""
         for index, call in enumerate(self._calls):
             if index not in self._tasks:
                 _drop(call)
-        pending = [task for task in self._strands if not task.done()]
+        pending = [task for task in self._parts if not task.done()]
         for task in pending:
-            self._strands[task].lost = True
+            self._parts[task].lost = True
             task.cancel()
         if pending:
             await asyncio.wait(pending)
-        for task, strand in self._strands.items():
-            strand.over = True
+        for task, part in self._parts.items():
+            part.over = True
             if task.done() and not task.cancelled():
-                task.exception()  # how a loser ended matters to nobody
+                task.exception()  # retrieved, so that asyncio does not warn: how a loser ended does not matter
         for call in self._calls:
             _drop(call)
 
     def _start(self, index: int) -> asyncio.Task[T]:
         if index in self._tasks:
             return self._tasks[index]
-        memory = self._activation.memory
-        lane = Lane(self._name, index, self._call, self._activation.calls.get(self._calls[index]), memory.strand)
-        strand = Strand(lane)
+        replay = self._activation.replay
+        lane = RaceBranch(self._name, index, self._call, self._activation.calls.get(self._calls[index]), replay.part)
+        part = BodyPart(lane)
 
-        async def in_strand() -> T:
-            call_scopes.begin(strand, lane_scope(self._name, index))
+        async def in_part() -> T:
+            call_scopes.begin(part, race_branch_scope(self._name, index))
             return await self._calls[index]
 
-        task = self._activation.loop.create_task(in_strand())
+        task = self._activation.loop.create_task(in_part())
         task.add_done_callback(self._ended.append)
-        self._strands[task] = strand
+        self._parts[task] = part
         self._tasks[index] = task
         return task
 
     async def _first_to_end(self) -> int:
         """The first call to end. Being left is no way to win: it may be the last word of all of them, or of none."""
-        pending = set(self._strands)
+        pending = set(self._parts)
         while pending:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             ended = [task for task in self._ended if not _was_left(task)]
             if ended:
-                # those that only remembered have ended at once: of these the one that was answered first counts
-                first = min(ended, key=lambda task: self._strands[task].heard or sys.maxsize)
+                # those that were only replayed have ended at once: of these the one that was answered first counts
+                first = min(ended, key=lambda task: self._parts[task].heard or sys.maxsize)
                 return next(index for index, task in self._tasks.items() if task is first)
         raise Suspended
 
@@ -204,7 +204,7 @@ def _answered(activation: Activation, awaited: Coroutine[Any, Any, Any]) -> int:
     if call is None:
         return 0
     inner = [_answered(activation, each) for each in _calls_of.get(awaited, ())]
-    return min((word for word in [activation.memory.answered(call), *inner] if word), default=0)
+    return min((word for word in [activation.replay.answered(call), *inner] if word), default=0)
 
 
 def _was_left(task: asyncio.Task[Any]) -> bool:

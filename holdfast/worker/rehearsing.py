@@ -1,6 +1,6 @@
-"""Rehearsing: a body is replayed as far as its calls are remembered, and does nothing.
+"""Rehearsing: replay a body as far as its calls are recorded, without acting.
 
-Owns: which of its calls find what is remembered, at which ones that ends, and what no call has asked for by then.
+Owns: which of its calls are answered by a record, at which ones that ends, and which records no call has used.
 Never: runs a step, commits anything, or goes beyond the first call that is new or still open.
 """
 
@@ -18,30 +18,30 @@ from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.context import Context
-from holdfast.worker.memory import Call, Memo, Memory
+from holdfast.worker.replay import Call, Recorded, Replay
 from holdfast.worker.sync_context import SyncContext
 
 
 class _Rehearsed(Activation):
-    """A body that is replayed, and left at the first call that is not remembered."""
+    """A body that is replayed, and unwound at the first call that is not recorded."""
 
     def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(attempt, lambda activation, left: None, loop)
         self.reused: list[str] = []
         self.new: list[str] = []
 
-    def recall(self, call: Call) -> Memo | None:
+    def recall(self, call: Call) -> Recorded | None:
         self.check()
         self.joined()
-        memo = self.memory.recall(call)
-        if call.kind == "race":  # its calls tell who has won
-            return memo
-        if memo is None or not memo.is_over:
+        recorded = self.replay.recall(call)
+        if call.kind == "race":  # the records of its calls say which has won
+            return recorded
+        if recorded is None or not recorded.is_over:
             self.new.append(_shown(call))
             self.leave(LeaveReason.EVICT)
             raise Suspended
         self.reused.append(_shown(call))
-        return memo
+        return recorded
 
     async def commit(self, command: Any, if_given_up: Any = None) -> Any:
         self.leave(LeaveReason.EVICT)
@@ -49,11 +49,11 @@ class _Rehearsed(Activation):
 
 
 async def rehearse(attempt: Attempt, rows: Sequence[tuple[str, bytes]]) -> tuple[list[str], list[str], list[str]]:
-    """The calls of a body that are remembered, those at which that ended, and what was not asked for."""
+    """The calls of a body that are recorded, those at which replay ended, and the records that were not used."""
     loop = asyncio.get_running_loop()
     activation = _Rehearsed(attempt, loop)
-    activation.memory = Memory.read(rows)
-    activation.memory.accept_change()
+    activation.replay = Replay.read(rows)
+    activation.replay.accept_change()
     handler, port = attempt.handler, attempt.port
     data = {name: await port.load_slowly(located) for name, located in attempt.args.items()}
     args, kwargs = Binder(handler).bind(data, lambda ready: ready)
@@ -70,14 +70,14 @@ async def rehearse(attempt: Attempt, rows: Sequence[tuple[str, bytes]]) -> tuple
     activation.leave(LeaveReason.EVICT)
     for left in (*pending, *activation.tasks):
         left.cancel()
-    return activation.reused, activation.new, [_shown(memo) for memo in activation.memory.unread()]
+    return activation.reused, activation.new, [_shown(recorded) for recorded in activation.replay.unread()]
 
 
 async def _quietly(body: Coroutine[Any, Any, None]) -> None:
-    """How the body ends does not matter: it is left, or comes to its end with what it remembers."""
+    """Run the body to wherever replay ends; how it ends does not matter."""
     with contextlib.suppress(BaseException):
         await body
 
 
-def _shown(call: Call | Memo) -> str:
+def _shown(call: Call | Recorded) -> str:
     return f"{call.kind} {call.name}" + (f" (key {call.key})" if call.key else "")

@@ -40,7 +40,7 @@ class Spawned:
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Set when the process was reaped."""
-        self._lock = threading.Lock()  # over `_process` and its reaping: a reaped pid may be somebody else's
+        self._lock = threading.Lock()  # over `_process` and its reaping: a reaped pid may be in use again
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
         threading.Thread(target=self._run, name="holdfast-child", daemon=True).start()
@@ -135,7 +135,7 @@ class Spawned:
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
         """Call a function on the engine's loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result has no receiver
             self._loop.call_soon_threadsafe(function, *args)
 
 

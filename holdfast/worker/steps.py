@@ -1,4 +1,4 @@
-"""Steps: a function that a body calls through ctx.step, run once and remembered.
+"""Steps: a function that a body calls through ctx.step, run once and recorded.
 
 Owns: running it (async on the loop, sync in a thread), its retries, timeout and `on_crash` where it is a node. Retries
 go by the policy of the node (model/policies.py) and wait as a node's do: a short delay in memory, a longer one in a
@@ -38,7 +38,7 @@ from holdfast.model.values import decoder, encode
 from holdfast.worker import call_scopes
 from holdfast.worker.body_life import OVER
 from holdfast.worker.failures import describe, raise_again, stored
-from holdfast.worker.memory import Call, Memo, inner_scope
+from holdfast.worker.replay import Call, Recorded, inner_scope
 from holdfast.worker.time_limits import StepClock
 from holdfast.worker.tries import StepThread, Try, step_event
 
@@ -98,21 +98,21 @@ class StepRunner:
         return found[1]
 
     async def run(self, ctx: Context, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The remembered result, or the result of running it now, decoded from what was committed."""
-        memo = ctx._activation.recall(call)
-        if memo is not None:
-            if memo.output is not None:
-                return self._decoded(memo.output)
-            if memo.error is not None and memo.retry_at is None:
-                raise raise_again(memo.error, f"step {call.name}")
-        self._check_crash(memo, call)
-        failures = memo.failures if memo is not None else 0
+        """The recorded result, or the result of running it now, decoded from what was committed."""
+        recorded = ctx._activation.recall(call)
+        if recorded is not None:
+            if recorded.output is not None:
+                return self._decoded(recorded.output)
+            if recorded.error is not None and recorded.retry_at is None:
+                raise raise_again(recorded.error, f"step {call.name}")
+        self._check_crash(recorded, call)
+        failures = recorded.failures if recorded is not None else 0
         undo = None
         if self.undo is not None and ctx._activation.undoes_steps:
             undo = self.undo.of_call(call, args, kwargs)
         steps = ctx._activation.steps
-        if memo is not None and memo.retry_at is not None:
-            await self._until_retry(ctx, call, failures, memo.retry_at, memo.wait_id)
+        if recorded is not None and recorded.retry_at is not None:
+            await self._until_retry(ctx, call, failures, recorded.retry_at, recorded.wait_id)
         while True:
             if failures and self.takes_ctx:
                 await ctx._begin_again(call)
@@ -131,14 +131,14 @@ class StepRunner:
                 steps.add(tried)
                 result = await self._call(ctx, tried, args, kwargs)
                 data = encode(result, self.returns, what=f"result of {call.name}")
-            except Exception as e:  # noqa: BLE001 - user code; what is raised in its place is told below
+            except Exception as e:  # noqa: BLE001 - user code; what is raised in its place is decided below
                 failures += 1
                 failure = describe(e)
                 retry_at = await self._failed(ctx, call, failure, failures)
             finally:
                 steps.discard(tried)
                 if self.on_crash != "rerun":  # the body may be evicted again
-                    ctx._activation.look_soon()
+                    ctx._activation.check_soon_if_waiting()
                 if place is not None:
                     tried.when_stopped(place.release)
             if failure is not None:
@@ -157,8 +157,8 @@ class StepRunner:
         except InvalidInput as wrong:
             raise InvalidInput(f"the result of {self.name} is not what it is annotated with: {wrong.message}") from None
 
-    def _check_crash(self, memo: Memo | None, call: Call) -> None:
-        if memo is not None and memo.started:
+    def _check_crash(self, recorded: Recorded | None, call: Call) -> None:
+        if recorded is not None and recorded.started:
             raise OutcomeUnknown(
                 f"step {call.name} was running when its engine died; on_crash={self.on_crash!r} forbids to repeat it"
             )
@@ -250,7 +250,7 @@ class StepRunner:
             await asyncio.sleep(max(0, left) / SECOND)
             activation.check()
             return
-        a, placed = activation.attempt, activation.memory.placed(call, ends=False)
+        a, placed = activation.attempt, activation.replay.placed(call, ends=False)
         about = {"name": call.name, "attempt": failures + 1}
         wait = cmd.OpenWait(
             a.node, a.path, a.attempt, ev.STEP_RETRY, placed, now + left, None, about, left, visit=a.visit
@@ -263,7 +263,7 @@ class StepRunner:
         a = ctx._activation.attempt
         event = step_event(kind, call, attempt, **fields)
         ends = isinstance(event, ev.StepFailed) and event.retry_at is None
-        races = ctx._activation.memory.ends_with(call) if ends else ()
+        races = ctx._activation.replay.ends_with(call) if ends else ()
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
 
 
@@ -273,7 +273,7 @@ def _retry_seed(ctx: Context, call: Call, failures: int) -> str:
 
 
 def unfolded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """A partial as the call that it stands for: what it holds is told apart like any other argument."""
+    """A partial as the call that it stands for: its arguments are recorded like any other."""
     while isinstance(fn, functools.partial):
         fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     return fn, args, kwargs
@@ -288,7 +288,7 @@ def _signature(fn: Any) -> tuple[bool, bool, Any]:
     """Whether it takes a ctx, whether an `hf.Current`, and what it returns."""
     try:
         found = functions.signature_of(fn, {})
-    except ValueError:  # a function of C that does not tell, such as time.time
+    except ValueError:  # a C function without a signature, such as time.time
         return False, False, Any
     return found.takes_ctx, found.takes_current, found.returns
 

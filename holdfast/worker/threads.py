@@ -1,7 +1,7 @@
 """Thread bodies: where the plain `def` bodies of an engine run.
 
 Owns: the threads, the way a job gets into one, and the way its result gets back to the event loop.
-Never: knows what a body is, kills a thread (nobody can), retries.
+Never: knows what a body is, kills a thread (which is not possible), retries.
 Invariants: `done` is called on the loop's thread, at most once a job, and never after `give_up`; at most `threads`
 threads take jobs; counts are changed on the loop's thread only.
 On crash: nothing to undo; threads are daemons and hold nothing durable.
@@ -45,11 +45,11 @@ class ThreadJob:
         self._job = job
         self._done = done
         self._context = contextvars.copy_context()
-        self._lock = threading.Lock()  # between this job's thread and give_up, nobody else
+        self._lock = threading.Lock()  # between this job's thread and give_up only
         self._stage = _Stage.QUEUED
         self._wanted = True
         self.started = False
-        """Whether the body began; after `give_up` this does not change any more."""
+        """Whether the body began; final after `give_up`."""
 
     def give_up(self) -> bool:
         """Stop waiting: `done` will not be called. A queued job never begins; the thread of a started one is written
@@ -71,7 +71,7 @@ class ThreadJob:
         return True
 
     def _withdraw(self) -> _Stage:
-        """Mark as given up and tell what it was."""
+        """Mark as given up; the stage that it was in."""
         with self._lock:
             was = self._stage
             if was is not _Stage.ENDED:
@@ -122,7 +122,7 @@ class GivenUp:
         self.on_change(self.count)
 
     async def fewer(self, timeout: float) -> None:
-        """Wait until there are not too many any more, or the time is over."""
+        """Wait until fewer are lost than the limit, or the time is over."""
         if self.too_many:
             self._fewer = self._fewer or asyncio.Event()
             with contextlib.suppress(TimeoutError):
@@ -166,7 +166,7 @@ class ThreadBodies:
     async def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more jobs, wait up to `grace_seconds` for the ones that are here, then end the threads.
 
-        What has not ended by then is not reported any more. Its threads are daemons: they do not keep the interpreter.
+        What has not ended by then is not reported. Its threads are daemons: they do not keep the interpreter.
         """
         self._closed = True
         if self._busy and grace_seconds > 0:
@@ -209,7 +209,7 @@ class ThreadBodies:
 
     def _take(self) -> None:
         """Hand over the results that are here."""
-        self._woken = False  # before looking: a result that comes after the look wakes the loop again
+        self._woken = False  # before the queue is read: a later result wakes the loop again
         count = len(self._ended)
         try:
             while count:
@@ -245,7 +245,7 @@ class ThreadBodies:
                 self._woken = True
                 try:
                     self._loop.call_soon_threadsafe(self._take)
-                except RuntimeError:  # the loop is closed: nobody is left to hear it
+                except RuntimeError:  # the loop is closed: the result has no receiver
                     return
             if not ours:
                 return

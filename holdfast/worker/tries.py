@@ -22,7 +22,7 @@ from holdfast.model import events as ev
 from holdfast.model.values import encode
 from holdfast.worker.body_life import BodyLife
 from holdfast.worker.failures import describe
-from holdfast.worker.memory import Call
+from holdfast.worker.replay import Call
 
 if TYPE_CHECKING:
     from holdfast.worker.activation import Activation
@@ -49,7 +49,7 @@ class Try:
         self.thread: StepThread | None = None
 
     def when_stopped(self, call: Callable[[], None]) -> None:
-        """Call when nothing of the try runs any more: at once, or when its thread has ended or was given up."""
+        """Call when nothing of the try is running: at once, or when its thread has ended or was given up."""
         if self.thread is None or self.thread.over.done():
             call()
         else:
@@ -91,7 +91,7 @@ class StepThread:
         self._calls: int | None = None
         """How many calls the body had made when the step was cancelled; None: the step is not cancelled."""
         self._timed_out = False
-        self._strand = activation.memory.strand
+        self._part = activation.replay.part
         self._grace: asyncio.TimerHandle | None = None
         self._job = activation.start_thread(job, self._ended)
         activation.threads.add(self)
@@ -109,17 +109,17 @@ class StepThread:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the thread goes on although its step does not."""
+        """Whether the thread still runs although its step was cancelled."""
         return self._calls is not None
 
     @property
     def is_worth_recording(self) -> bool:
         """Whether the thread of a cancelled step has ended, and its outcome still belongs to what the body did: the
-        step has not timed out or lost a race, and the body has made no call since. A body that went on without the
+        step has not timed out or lost a race, and the body has made no call since. A body that continued without the
         step would not find its own calls again if the step had a result after all."""
-        if self._timed_out or self._strand.lost:
+        if self._timed_out or self._part.lost:
             return False
-        return self.over.done() and self._calls == self._activation.memory.calls
+        return self.over.done() and self._calls == self._activation.replay.calls
 
     async def outlast(self) -> bool:
         """Wait until the thread of a step that timed out has ended, True, or is given up."""
@@ -145,9 +145,9 @@ class StepThread:
     def _cancelled(self) -> None:
         activation = self._activation
         if self._calls is None:
-            self._calls = activation.memory.calls
+            self._calls = activation.replay.calls
             self.tried.cancelled = True
-            if self.over.done():  # the step was about to hear of it
+            if self.over.done():  # the step was about to get its result
                 self._keep()
             else:
                 self._grace = activation.loop.call_later(activation.grace_seconds, self.give_up)
@@ -165,6 +165,6 @@ class StepThread:
             self._keep()
 
     def _keep(self) -> None:
-        """Keep the outcome until the body ends, and no other that was kept before and is not wanted any more."""
+        """Keep the outcome until the body ends, and drop those that are no longer worth recording."""
         activation = self._activation
         activation.late = [thread for thread in [*activation.late, self] if thread.is_worth_recording]

@@ -116,14 +116,14 @@ REFUSED: dict[Body, str] = {
     beside_a_step: r"ctx\.step .*_work\) is still under way",
     beside_a_call_that_has_not_begun: r"ctx\.receive \(x\) is still under way",
     before_a_call_is_awaited: r"ctx\.receive \(x\) is still under way",
-    beside_a_task_between_two_calls: "another task of the body, which calls ctx as well, still goes on",
+    beside_a_task_between_two_calls: "another task of the body, which calls ctx as well, is still running",
     before_what_another_task_was_told_is_read: "what another task of the body was told is not read yet",
     before_what_a_task_in_a_group_of_groups_was_told_is_read: "what another task of the body was told is not read yet",
     in_a_task_beside_the_body_itself: r"ctx\.sleep \(sleep\) is still under way",
     in_a_step: r"ctx\.step .*_checkpoints\) is still under way",
     in_an_item_of_a_map: r"ctx\.map .*_checkpoints_item\) is still under way",
     in_a_race: r"ctx\.sleep \(sleep\) is still under way",
-    by_two_tasks_at_once: "another task of the body, which calls ctx as well, still goes on",
+    by_two_tasks_at_once: "another task of the body, which calls ctx as well, is still running",
 }
 
 

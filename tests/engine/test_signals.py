@@ -320,7 +320,7 @@ async def test_a_deadline_of_a_signal_in_a_graph_fails_its_node() -> None:
     async with harness() as h:
         run = await h.start(sig_graph_until)
         await h.advance(hours=1)
-        with pytest.raises(hf.RunFailed, match="did not come in time"):
+        with pytest.raises(hf.RunFailed, match="was not received in time"):
             await run.result()
 
 

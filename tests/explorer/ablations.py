@@ -39,8 +39,8 @@ from holdfast.testing.simulation.process import SimulatedLease
 from holdfast.testing.simulation.store import ProcessStore
 from holdfast.worker import steps, tries
 from holdfast.worker.activation import Activation
-from holdfast.worker.memory import Memory
 from holdfast.worker.plain_context import PlainContext
+from holdfast.worker.replay import Replay
 from tests.explorer import scenarios
 
 SQL = load("sqlite")
@@ -302,7 +302,7 @@ def _key_with_attempt(original: Any) -> Any:
 
 
 def _keyed_by_scope(original: Any) -> Any:
-    def call(self: Memory, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Any:
+    def call(self: Replay, scope_name: str, kind: str, name: str, args: Any, key: str | None) -> Any:
         made = original(self, scope_name, kind, name, args, key)
         if key is not None:
             made.step_key = f"{made.scope}key {key}"
@@ -311,14 +311,16 @@ def _keyed_by_scope(original: Any) -> Any:
     return call
 
 
-def _find_key_in_own_scope(self: Memory, call: Any, key: str) -> Any:
-    return call.scope, next((memo for memo in self._scope(call.scope).by_key.get(key, ()) if not memo.used), None)
+def _find_key_in_own_scope(self: Replay, call: Any, key: str) -> Any:
+    return call.scope, next(
+        (recorded for recorded in self._scope(call.scope).by_key.get(key, ()) if not recorded.used), None
+    )
 
 
 async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) -> Any:
-    memo = ctx._activation.memory.recall(call)
-    if memo is not None and memo.output is not None:
-        return msgspec.json.decode(memo.output)
+    recorded = ctx._activation.replay.recall(call)
+    if recorded is not None and recorded.output is not None:
+        return msgspec.json.decode(recorded.output)
     await ctx._record(call, b"0")
     return await self._call(ctx, tries.Try(self, call, 1), args, kwargs)
 
@@ -447,12 +449,12 @@ ALL = [
     Ablation("key with the attempt in it", "a repeated body has another key", scenarios.places,
              _method(PlainContext, "idempotency_key", _key_with_attempt(PlainContext.idempotency_key))),
     Ablation("keys known to one task only", "a keyed step is looked for, and its key made, by the scope of its task",
-             scenarios.overtaking, _all(_method(Memory, "call", _keyed_by_scope(Memory.call)),
-                                        _method(Memory, "_find_keyed", _find_key_in_own_scope)), FETCHES),
+             scenarios.overtaking, _all(_method(Replay, "call", _keyed_by_scope(Replay.call)),
+                                        _method(Replay, "_find_keyed", _find_key_in_own_scope)), FETCHES),
     Ablation("memo before the step", "a step is recorded, then run", scenarios.checkpointed,
              _method(steps.StepRunner, "run", _memo_first), TWO_STEPS),
     Ablation("memory not read", "remembered calls are made again", scenarios.checkpointed,
-             _method(Memory, "recall", lambda self, call: None), TWO_STEPS),
+             _method(Replay, "recall", lambda self, call: None), TWO_STEPS),
     Ablation("steps outlive their body", "a body's end does not wait for the steps that it left behind",
              scenarios.leaves_a_step, _all(_method(Activation, "conclude", lambda self, report: report()),
                   _method(Activation, "abandon", lambda self: None)), {"idempotent": ["xp_slow_step"]}),

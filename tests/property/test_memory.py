@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import StepMismatch
-from holdfast.worker.memory import Call, Memory, idempotency_key
+from holdfast.worker.replay import Call, Replay, idempotency_key
 from tests.engine.kit import hold_time, until
 
 Made = tuple[str, Any]
@@ -32,17 +32,17 @@ class Life:
 
     def __init__(self, journal: list[tuple[str, bytes]]) -> None:
         self.journal = journal
-        self.memory = Memory.read(journal)
+        self.replay = Replay.read(journal)
         self.done: list[Made] = []
 
     def make(self, name: str, args: Any = None, scope: str = "", key: str | None = None, kind: str = "step") -> Call:
-        return self.memory.call(scope, kind, name, args, key)
+        return self.replay.call(scope, kind, name, args, key)
 
     def finish(self, call: Call, args: Any = None) -> str:
         """The call's value: remembered, or made now and written down."""
-        memo = self.memory.recall(call)
-        if memo is not None and memo.output is not None:
-            return str(msgspec.json.decode(memo.output))
+        recorded = self.replay.recall(call)
+        if recorded is not None and recorded.output is not None:
+            return str(msgspec.json.decode(recorded.output))
         self.done.append((call.name, args))
         value = value_of(call.name, args)
         self.write(
@@ -85,7 +85,7 @@ def test_what_was_done_before_the_cut_is_remembered_and_the_rest_is_new(cut: int
 
 
 def test_equal_calls_keep_their_order() -> None:
-    """The second of two equal calls gets the second memo, though both agree with both."""
+    """The second of two equal calls gets the second record, though both agree with both."""
     journal: list[tuple[str, bytes]] = []
     life = Life(journal)
     for nth in ("first", "second"):
@@ -146,7 +146,7 @@ def test_a_thousand_random_orders_in_one_scope_give_right_values_or_a_mismatch()
                 break
         else:
             right += 1
-            assert len(life.journal) == len(calls), "what was remembered was used, each memo once"
+            assert len(life.journal) == len(calls), "what was remembered was used, each record once"
             assert len(life.done) == len(calls) - remembered
     assert right > 200
     assert mismatches > 200
@@ -278,13 +278,13 @@ def test_a_failed_step_is_remembered_after_a_crash_and_tried_again_after_a_faile
     failed_step(life, "flaky")
     again = Life(journal)
     again.step("before")
-    memo = again.memory.recall(again.make("flaky"))
-    assert memo is not None
-    assert memo.error is not None
+    recorded = again.replay.recall(again.make("flaky"))
+    assert recorded is not None
+    assert recorded.error is not None
     life.write(ev.NodeFailed(1, ev.ErrorInfo("error", "no"), retryable=True))
     after = Life(journal)
     assert after.step("before") == "before(None)"
-    assert after.memory.recall(after.make("flaky")) is None
+    assert after.replay.recall(after.make("flaky")) is None
     assert after.done == []
 
 
@@ -297,10 +297,10 @@ def test_a_failed_child_is_forgotten_with_the_attempt_and_a_completed_one_is_not
         life.write(ev.WaitClosed(f"w_{name}", outcome, msgspec.Raw(b"1")))
     life.write(ev.NodeFailed(1, ev.ErrorInfo("error", "no"), retryable=True))
     again = Life(journal)
-    good = again.memory.recall(again.make("good", kind="child"))
+    good = again.replay.recall(again.make("good", kind="child"))
     assert good is not None
     assert (good.outcome, good.output) == ("completed", b"1")
-    assert again.memory.recall(again.make("bad", kind="child")) is None
+    assert again.replay.recall(again.make("bad", kind="child")) is None
 
 
 def test_a_checkpoint_closes_the_memory_before_it() -> None:
@@ -308,19 +308,19 @@ def test_a_checkpoint_closes_the_memory_before_it() -> None:
     life = Life(journal)
     life.step("a", 1)
     life.write(ev.NodeCheckpointed(msgspec.Raw(b'{"at":1}'), {}, 1))
-    life.memory.close(b'{"at":1}')
+    life.replay.close(b'{"at":1}')
     life.step("b", 2)
     again = Life(journal)
-    assert again.memory.checkpoint == b'{"at":1}'
+    assert again.replay.checkpoint == b'{"at":1}'
     assert again.step("b", 2) == "b(2)"  # positions start again
     assert again.step("a", 1) == "a(1)"
-    assert again.done == [("a", 1)], "older memos are not read"
+    assert again.done == [("a", 1)], "older recorded calls are not read"
 
 
 def test_an_equal_call_after_a_checkpoint_is_another_call_with_another_key() -> None:
     life = Life([])
     before = life.make("charge", 1)
-    life.memory.close(b"1")
+    life.replay.close(b"1")
     after = life.make("charge", 1)
     assert before.position == after.position == 0
     assert before.scope != after.scope, "the checkpoint's number is part of the scope"

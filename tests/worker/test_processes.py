@@ -305,7 +305,7 @@ async def test_code_that_cannot_be_loaded_there_says_so(bodies: ProcessBodies, l
     with pytest.raises(BodyFailed, match="cannot be imported: ZeroDivisionError"):
         await run(bodies, handler)
     Path(handler.code.file).write_text("# the body is gone\n")
-    with pytest.raises(BodyFailed, match=f"has no node {handler.name} any more"):
+    with pytest.raises(BodyFailed, match=f"no longer has a node {handler.name}"):
         await run(bodies, handler)
 
 

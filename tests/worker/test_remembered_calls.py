@@ -1,4 +1,4 @@
-"""Remembered calls (SEMANTICS 8): which memo answers which call, under every order and every change of the code."""
+"""Remembered calls (SEMANTICS 8): which record answers which call, under every order and every change of the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import DuplicateKey, StepMismatch
-from holdfast.worker.memory import Call, Memory, idempotency_key
+from holdfast.worker.replay import Call, Replay, idempotency_key
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,24 +35,24 @@ def completed(call: Call, output: Any) -> tuple[str, bytes]:
 
 def first_life(*calls: tuple[str, Any]) -> tuple[list[Call], list[tuple[str, bytes]]]:
     """A body that made these calls (name, argument), each of which returned its own number."""
-    memory = Memory()
-    made = [memory.call("", "step", name, arg, None) for name, arg in calls]
+    replay = Replay()
+    made = [replay.call("", "step", name, arg, None) for name, arg in calls]
     return made, [completed(call, i) for i, call in enumerate(made)]
 
 
 def second_life(rows: list[tuple[str, bytes]], *calls: tuple[str, Any]) -> list[Any]:
     """What the same or a changed body gets for these calls; "new" for a call that nothing answers."""
-    memory = Memory.read(rows)
-    made = [memory.call("", "step", name, arg, None) for name, arg in calls]
-    return [answer(memory, call) for call in made]
+    replay = Replay.read(rows)
+    made = [replay.call("", "step", name, arg, None) for name, arg in calls]
+    return [answer(replay, call) for call in made]
 
 
-def answer(memory: Memory, call: Call) -> Any:
-    memo = memory.recall(call)
-    if memo is None:
+def answer(replay: Replay, call: Call) -> Any:
+    recorded = replay.recall(call)
+    if recorded is None:
         return "new"
-    assert memo.output is not None
-    return msgspec.json.decode(memo.output)
+    assert recorded.output is not None
+    return msgspec.json.decode(recorded.output)
 
 
 def test_the_same_calls_get_the_same_answers() -> None:
@@ -68,12 +68,12 @@ def test_the_order_in_which_results_were_recorded_does_not_matter() -> None:
         shuffled = rows[:]
         chance.shuffle(shuffled)
         cut = chance.randrange(len(rows) + 1)
-        memory = Memory.read(shuffled[:cut])
+        replay = Replay.read(shuffled[:cut])
         known = {row[1] for row in shuffled[:cut]}
-        again = [memory.call("", "step", name, arg, None) for name, arg in calls]
+        again = [replay.call("", "step", name, arg, None) for name, arg in calls]
         order = list(range(len(calls)))
         chance.shuffle(order)
-        answers = {i: answer(memory, again[i]) for i in order}
+        answers = {i: answer(replay, again[i]) for i in order}
         for i in range(len(calls)):
             # equal calls may answer for one another; a call is new only if fewer equal ones are known than were made
             equal = [j for j in range(len(calls)) if calls[j] == calls[i]]
@@ -116,19 +116,19 @@ def test_a_changed_call_says_what_differs_and_the_ways_on(now: tuple[str, Any], 
 def test_equal_calls_made_together_keep_their_own_places_whichever_is_awaited_first() -> None:
     """The second of two equal lanes was not remembered: it must not take the memory of the first."""
     _, rows = first_life(("a", 1), ("a", 1))
-    memory = Memory.read(rows[:1])
-    first, second = (memory.call("", "step", "a", 1, None) for _ in range(2))
-    assert [answer(memory, second), answer(memory, first)] == ["new", 0]
+    replay = Replay.read(rows[:1])
+    first, second = (replay.call("", "step", "a", 1, None) for _ in range(2))
+    assert [answer(replay, second), answer(replay, first)] == ["new", 0]
 
 
 def test_an_equal_call_that_came_too_late_for_its_memo_is_new_and_both_are_remembered_apart() -> None:
     made, rows = first_life(("a", 1))
-    memory = Memory.read(rows)
-    memory._scope("").next_position = 1  # the code now calls it first from another place
-    other = memory.call("", "step", "a", 1, None)
-    assert answer(memory, other) == 0
-    assert answer(memory, made[0]) == "new"
-    third = Memory.read([*rows, completed(made[0], "second")])
+    replay = Replay.read(rows)
+    replay._scope("").next_position = 1  # the code now calls it first from another place
+    other = replay.call("", "step", "a", 1, None)
+    assert answer(replay, other) == 0
+    assert answer(replay, made[0]) == "new"
+    third = Replay.read([*rows, completed(made[0], "second")])
     third._scope("").next_position = 1
     assert answer(third, third.call("", "step", "a", 1, None)) == 0
     assert answer(third, made[0]) == "second"
@@ -140,55 +140,55 @@ def test_a_memo_answers_one_call_only() -> None:
 
 
 def test_a_key_finds_its_memo_wherever_the_call_stands_and_whatever_it_is_given() -> None:
-    memory = Memory()
-    made = memory.call("", "step", "charge", 5, "charge")
-    again = Memory.read([completed(made, "done")])
+    replay = Replay()
+    made = replay.call("", "step", "charge", 5, "charge")
+    again = Replay.read([completed(made, "done")])
     again.call("", "step", "other", 1, "other")
     call = again.call("", "step", "charge", 6, "charge")
     assert answer(again, call) == "done"
 
 
 def test_the_idempotency_key_of_a_keyed_call_does_not_depend_on_its_scope() -> None:
-    made = [Memory().call(scope, "step", "charge", arg, "k") for scope, arg in (("", 5), ("t.1/", 5), ("", 6))]
+    made = [Replay().call(scope, "step", "charge", arg, "k") for scope, arg in (("", 5), ("t.1/", 5), ("", 6))]
     assert made[0].step_key == made[1].step_key
     assert made[0].step_key != made[2].step_key
 
 
 def test_a_keyed_call_finds_its_memo_in_another_scope_and_what_follows_is_told_of_that_memo() -> None:
-    made = Memory().call("t.1/", "step", "charge", 5, "k")
-    again = Memory.read([completed(made, "done")])
+    made = Replay().call("t.1/", "step", "charge", 5, "k")
+    again = Replay.read([completed(made, "done")])
     call = again.call("t.2/", "step", "charge", 5, "k")
     assert answer(again, call) == "done"
     assert (call.scope, call.position) == ("t.1/", 0)
 
 
 def test_a_keyed_call_in_another_scope_with_other_arguments_is_new() -> None:
-    made = Memory().call("t.1/", "step", "charge", 5, "k")
-    again = Memory.read([completed(made, "done")])
+    made = Replay().call("t.1/", "step", "charge", 5, "k")
+    again = Replay.read([completed(made, "done")])
     assert answer(again, again.call("t.2/", "step", "charge", 6, "k")) == "new"
 
 
 def test_one_key_in_two_scopes_is_refused_until_a_checkpoint() -> None:
-    memory = Memory()
-    memory.call("t.1/", "step", "charge", 5, "k")
+    replay = Replay()
+    replay.call("t.1/", "step", "charge", 5, "k")
     with pytest.raises(DuplicateKey, match=r"scope 't.2/'.*scope 't.1/'"):
-        memory.call("t.2/", "step", "charge", 5, "k")
-    memory.close(b"1")
-    memory.call("t.2/", "step", "charge", 5, "k")
+        replay.call("t.2/", "step", "charge", 5, "k")
+    replay.close(b"1")
+    replay.call("t.2/", "step", "charge", 5, "k")
 
 
 def test_a_key_that_names_another_function_is_a_mismatch() -> None:
-    memory = Memory()
-    made = memory.call("", "step", "charge", 5, "k")
-    again = Memory.read([completed(made, "done")])
+    replay = Replay()
+    made = replay.call("", "step", "charge", 5, "k")
+    again = Replay.read([completed(made, "done")])
     with pytest.raises(StepMismatch):
         again.recall(again.call("", "step", "refund", 5, "k"))
 
 
 def test_idempotency_keys_survive_reordering_and_tell_equal_calls_apart() -> None:
     def keys(*calls: tuple[str, Any]) -> list[str]:
-        memory = Memory()
-        made = [memory.call("", "step", name, arg, None) for name, arg in calls]
+        replay = Replay()
+        made = [replay.call("", "step", name, arg, None) for name, arg in calls]
         return [idempotency_key("r", 1, "n", ".", 1, call.step_key) for call in made]
 
     a1, a2, b = keys(("a", 1), ("a", 1), ("b", 1))
@@ -202,8 +202,8 @@ def test_arguments_that_cannot_be_encoded_go_by_their_place() -> None:
 
 
 def test_a_failed_step_is_tried_again_by_the_next_attempt_and_a_completed_one_is_not() -> None:
-    memory = Memory()
-    good, bad = memory.call("", "step", "good", 1, None), memory.call("", "step", "bad", 2, None)
+    replay = Replay()
+    good, bad = replay.call("", "step", "good", 1, None), replay.call("", "step", "bad", 2, None)
     failed = ev.StepFailed(
         bad.scope, bad.position, bad.kind, bad.name, bad.digest, ev.ErrorInfo("error", "no"), None, 1, None
     )
@@ -219,20 +219,20 @@ def test_a_failed_step_is_tried_again_by_the_next_attempt_and_a_completed_one_is
 def test_a_checkpoint_forgets_what_came_before_it() -> None:
     made, rows = first_life(("a", 1), ("b", 2))
     checkpoint = ev.NodeCheckpointed(msgspec.Raw(b"7"), {}, 1)
-    memory = Memory.read([*rows, ("NodeCheckpointed", journal_format.encode(checkpoint))])
-    assert (memory.checkpoint, memory.checkpoints, memory.calls) == (b"7", 1, 0)
-    call = memory.call("", "step", "a", 1, None)
-    assert memory.recall(call) is None
+    replay = Replay.read([*rows, ("NodeCheckpointed", journal_format.encode(checkpoint))])
+    assert (replay.checkpoint, replay.checkpoints, replay.calls) == (b"7", 1, 0)
+    call = replay.call("", "step", "a", 1, None)
+    assert replay.recall(call) is None
     assert call.step_key != made[0].step_key
 
 
 SETS = """
-from holdfast.worker.memory import Memory
-memory = Memory()
+from holdfast.worker.replay import Replay
+replay = Replay()
 items = {"cherry", "apple", "banana", "date", "elder"}
-print(memory.call("", "step", "f", (items,), None).step_key)
+print(replay.call("", "step", "f", (items,), None).step_key)
 for item in items:
-    print(item, memory.call("", "step", "each", item, None).step_key)
+    print(item, replay.call("", "step", "each", item, None).step_key)
 """
 
 

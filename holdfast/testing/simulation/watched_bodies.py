@@ -27,8 +27,8 @@ from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.context import Context
 from holdfast.worker.executor import LocalExecutor
-from holdfast.worker.memory import Call
 from holdfast.worker.plain_context import InlineContext
+from holdfast.worker.replay import Call
 from holdfast.worker.steps import StepRunner
 from holdfast.worker.sync_context import SyncContext
 from holdfast.worker.threads import ThreadBodies
@@ -258,7 +258,7 @@ class WatchedExecutor(LocalExecutor):
     @staticmethod
     def of(ctx: Context) -> WatchedExecutor:
         """Who runs the body that this ctx belongs to."""
-        return cast(WatchedExecutor, ctx._activation.on_gone.__self__)  # type: ignore[attr-defined]
+        return cast(WatchedExecutor, ctx._activation.on_exit.__self__)  # type: ignore[attr-defined]
 
     def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = super().task(work)

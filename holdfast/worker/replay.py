@@ -1,10 +1,10 @@
-"""Memory: the remembered calls of one body.
+"""Replay: the recorded calls of one body, and which of them answers which call.
 
-Owns: positions, scopes, digests, and which memo answers which call (or that none may).
-Never: talks to the store; it is built from events and told of new ones.
-Rule: a call takes its position when it is made. It is answered by the author's key; else by the memo at its position if
-kind, name and digest agree; else by an unused memo that agrees. A memo at its position and nothing that agrees is a
-StepMismatch. Never a wrong value.
+Owns: positions, scopes, digests, and which record answers which call (or that none may).
+Never: reads the store; it is built from events.
+Rule: a call takes its position when it is made. It is answered by the author's key; else by the record at its position
+if kind, name and digest agree; else by an unused record that agrees. A record at its position and nothing that agrees
+is a StepMismatch. Never a wrong value.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.model import events as ev
 from holdfast.model import journal_format, values
 from holdfast.model.errors import NotSerialisable, StepMismatch
 from holdfast.model.naming import derived
-from holdfast.worker.call_scopes import Strand, lane_scope, lanes_around, scope_here, shown
+from holdfast.worker.call_scopes import BodyPart, race_branch_scope, race_branches_around, scope_here, shown
 
 
 class Call(msgspec.Struct):
-    """A remembered call, as it was made."""
+    """A recorded call, as it was made."""
 
     scope: str
     position: int
@@ -47,8 +47,8 @@ def inner_scope(call: Call) -> str:
     return f"{call.scope}s{call.place}/"
 
 
-class Memo(msgspec.Struct):
-    """What is remembered of a call."""
+class Recorded(msgspec.Struct):
+    """The record of a call."""
 
     position: int
     kind: str
@@ -89,7 +89,7 @@ class Memo(msgspec.Struct):
 
 
 class RaceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is remembered of a race: who won. What the winner returned or raised is remembered of the winner."""
+    """The record of a race: which call won. What the winner returned or raised is in the winner's own record."""
 
     index: int
     raised: bool = False
@@ -100,15 +100,15 @@ class _Scope:
 
     def __init__(self) -> None:
         self.next_position = 0
-        self.by_position: dict[int, Memo] = {}
-        self.by_key: dict[str, list[Memo]] = {}
-        self.unused: dict[tuple[str, str, str], list[Memo]] = {}
+        self.by_position: dict[int, Recorded] = {}
+        self.by_key: dict[str, list[Recorded]] = {}
+        self.unused: dict[tuple[str, str, str], list[Recorded]] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self.made: dict[int, tuple[str, str, str]] = {}
-        """What this life has called at a position: the memo there is kept for it. Only where there are memos."""
+        """What this execution has called at a position: the record there is kept for it. Only if there are some."""
         self.made_by_key: dict[str, dict[int, tuple[str, str, str]]] = {}
-        """What this life has called under a key, by position, and no memo has answered yet. Only where there are memos
-        of the key."""
+        """What this execution has called under a key, by position, and no record has answered yet. Only where there are
+        records of the key."""
 
     def next_use(self, key: str) -> int:
         """How often a key was used here before this call."""
@@ -116,49 +116,49 @@ class _Scope:
         self.counts[key, ""] = used + 1
         return used
 
-    def keeps(self, key: str, memo: Memo, call: Call) -> bool:
-        """Whether a memo of a key is kept for another call under the same key: of equal ones the one at its place."""
-        made, shape = self.made_by_key.get(key, {}), (memo.kind, memo.name, memo.digest)
-        if _agree(call, memo):
-            return memo.position != call.position and made.get(memo.position) == shape
+    def keeps(self, key: str, recorded: Recorded, call: Call) -> bool:
+        """Whether a record is kept for another call under the same key: of equal ones the one at its place."""
+        made, shape = self.made_by_key.get(key, {}), (recorded.kind, recorded.name, recorded.digest)
+        if _agree(call, recorded):
+            return recorded.position != call.position and made.get(recorded.position) == shape
         return shape in made.values()
 
 
-class Memory:
-    """Every remembered call of an activation, by scope. Empty for a body that runs for the first time."""
+class Replay:
+    """Every recorded call of a body, by scope. Empty for a body that runs for the first time."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, _Scope] = {}
-        self._by_wait: dict[str, tuple[_Scope, Memo]] = {}
+        self._by_wait: dict[str, tuple[_Scope, Recorded]] = {}
         self._lost: set[str] = set()
-        """The scopes of calls that have lost a race which is remembered."""
-        self.body = Strand()
+        """The scopes of calls that have lost a recorded race."""
+        self.body = BodyPart()
         self._scopes_of_key: dict[str, dict[str, None]] = {}
-        """Where there are memos of a key, in the order of the journal."""
+        """The scopes with records of a key, in the order of the journal."""
         self._words = 0
         self.checkpoint: bytes | None = None
         self.checkpoints = 0
         self.calls = 0
-        """Calls that this life of the body has made since its last checkpoint, remembered ones among them."""
+        """Calls that this execution of the body has made since its last checkpoint, recorded ones among them."""
         self.has_warned = False
         self.patches: dict[str, bool] = {}
         """What `ctx.patched` has said, by name."""
 
     @property
-    def strand(self) -> Strand:
+    def part(self) -> BodyPart:
         """The part of the body that is calling."""
         here = scope_here()
-        if here is None or here.strand.over or here.strand.body is not self.body:
+        if here is None or here.part.over or here.part.body is not self.body:
             return self.body
-        return here.strand
+        return here.part
 
     @classmethod
-    def read(cls, rows: Iterable[tuple[str, bytes]]) -> Memory:
-        """The memory that an instance's events (type and data) tell, since its last checkpoint."""
-        memory = cls()
+    def read(cls, rows: Iterable[tuple[str, bytes]]) -> Replay:
+        """The recorded calls in an instance's events (type and data), since its last checkpoint."""
+        replay = cls()
         for type_name, data in rows:
-            memory._learn(journal_format.decode(type_name, data))
-        return memory
+            replay._learn(journal_format.decode(type_name, data))
+        return replay
 
     def _learn(self, e: Any) -> None:
         self._words += 1
@@ -169,22 +169,22 @@ class Memory:
             case ev.StepCompleted(kind="patched"):
                 self.patches[e.name] = bytes(e.output) == b"true"
             case ev.StepCompleted():
-                memo = self._memo(e.scope, e)
-                if memo.output is not None:  # an equal call had taken what was remembered at this position
-                    memo = self._another(e.scope, e)
-                memo.output, memo.answered = bytes(e.output), self._words
+                recorded = self._recorded(e.scope, e)
+                if recorded.output is not None:  # an equal call had used the record at this position
+                    recorded = self._another(e.scope, e)
+                recorded.output, recorded.answered = bytes(e.output), self._words
             case ev.StepFailed():
-                memo = self._memo(e.scope, e)
-                memo.error, memo.failures, memo.retry_at, memo.started = e.error, e.attempt, e.retry_at, False
-                memo.answered = self._words
+                recorded = self._recorded(e.scope, e)
+                recorded.error, recorded.failures, recorded.retry_at = e.error, e.attempt, e.retry_at
+                recorded.started, recorded.answered = False, self._words
             case ev.StepStarted() if not e.repeats:
-                self._memo(e.scope, e).started = True
+                self._recorded(e.scope, e).started = True
             case ev.WaitOpened() if e.call:
-                memo = self._memo(e.call["scope"], msgspec.convert(e.call, _CallShape))
-                memo.wait_id = e.wait_id
+                recorded = self._recorded(e.call["scope"], msgspec.convert(e.call, _CallShape))
+                recorded.wait_id = e.wait_id
                 if e.kind != ev.STEP_RETRY:
-                    memo.outcome = memo.output = None
-                self._by_wait[e.wait_id] = self._scope(e.call["scope"]), memo
+                    recorded.outcome = recorded.output = None
+                self._by_wait[e.wait_id] = self._scope(e.call["scope"]), recorded
             case ev.WaitClosed():
                 scope, closed = self._by_wait.get(e.wait_id, (None, None))
                 if closed is not None and closed.retry_at is not None:
@@ -195,7 +195,7 @@ class Memory:
                     del self._by_wait[e.wait_id]  # who asked is gone, and may ask something else
                     _forget(scope, closed)
                 elif closed is not None and e.outcome == "cancelled" and bytes(e.value) == b"null":
-                    del self._by_wait[e.wait_id]  # nobody waited any more: the call is made anew, at its place
+                    del self._by_wait[e.wait_id]  # the body stopped waiting: the call is made anew, at its place
                     closed.wait_id = None
                 elif closed is not None:  # also by a child that was cancelled, which says so with an error
                     closed.outcome, closed.output, closed.answered = e.outcome, bytes(e.value), self._words
@@ -205,23 +205,23 @@ class Memory:
                 for scope in self._scopes.values():
                     _forget_failed(scope)
 
-    def _memo(self, scope_name: str, e: Any) -> Memo:
+    def _recorded(self, scope_name: str, e: Any) -> Recorded:
         scope = self._scope(scope_name)
-        memo = scope.by_position.get(e.position)
-        if memo is None or (memo.kind, memo.name, memo.digest) != (e.kind, e.name, e.digest):
-            memo = Memo(e.position, e.kind, e.name, e.digest, e.key)
-            scope.by_position[e.position] = memo
-            scope.unused.setdefault((e.kind, e.name, e.digest), []).append(memo)
+        recorded = scope.by_position.get(e.position)
+        if recorded is None or (recorded.kind, recorded.name, recorded.digest) != (e.kind, e.name, e.digest):
+            recorded = Recorded(e.position, e.kind, e.name, e.digest, e.key)
+            scope.by_position[e.position] = recorded
+            scope.unused.setdefault((e.kind, e.name, e.digest), []).append(recorded)
             if e.key is not None:
-                scope.by_key.setdefault(e.key, []).append(memo)
+                scope.by_key.setdefault(e.key, []).append(recorded)
                 self._scopes_of_key.setdefault(e.key, {})[scope_name] = None
-        return memo
+        return recorded
 
-    def _another(self, scope_name: str, e: Any) -> Memo:
-        """A second memo of equal calls at one position; it answers whichever of them asks later."""
-        memo = Memo(e.position, e.kind, e.name, e.digest, e.key)
-        self._scope(scope_name).unused[e.kind, e.name, e.digest].append(memo)
-        return memo
+    def _another(self, scope_name: str, e: Any) -> Recorded:
+        """A second record of equal calls at one position; it answers the one that is awaited later."""
+        recorded = Recorded(e.position, e.kind, e.name, e.digest, e.key)
+        self._scope(scope_name).unused[e.kind, e.name, e.digest].append(recorded)
+        return recorded
 
     def _scope(self, name: str) -> _Scope:
         scope = self._scopes.get(name)
@@ -229,37 +229,37 @@ class Memory:
             scope = self._scopes[name] = _Scope()
         return scope
 
-    def _memos(self) -> Iterator[Memo]:
-        """All memos that no call has used, and that one can still ask for."""
+    def _all_recorded(self) -> Iterator[Recorded]:
+        """All records that no call has used, and that a call can still use."""
         for name, scope in self._scopes.items():
             for equal in () if self._is_lost(name) else scope.unused.values():
                 yield from equal
 
     def accept_change(self) -> None:
-        """The body may make other calls than it remembers: what is remembered so far answers calls that agree."""
-        for memo in self._memos():
-            memo.yields = True
+        """The body may make other calls than the recorded ones: the records so far answer calls that agree."""
+        for recorded in self._all_recorded():
+            recorded.yields = True
 
-    def unread(self) -> list[Memo]:
-        """What is remembered, and what no call of this life has asked for yet."""
-        return [memo for memo in self._memos() if not memo.is_blank]
+    def unread(self) -> list[Recorded]:
+        """The records that no call of this execution has used yet."""
+        return [recorded for recorded in self._all_recorded() if not recorded.is_blank]
 
     def _is_lost(self, scope_name: str) -> bool:
         """Whether a scope belongs to a call that has lost a race."""
-        return bool(self._lost) and not self._lost.isdisjoint(lanes_around(scope_name))
+        return bool(self._lost) and not self._lost.isdisjoint(race_branches_around(scope_name))
 
     def close(self, value: bytes) -> None:
-        """A checkpoint: what came before is not read any more."""
+        """Make a checkpoint: what came before it is no longer read."""
         self._scopes, self._by_wait, self._scopes_of_key = {}, {}, {}
         self.body.keys, self.calls = {}, 0
         self.checkpoint = value
         self.checkpoints += 1
 
     def has_any(self, scope_name: str) -> bool:
-        """Whether a call was made or is remembered in this scope, or inside of it."""
+        """Whether a call was made or is recorded in this scope, or inside of it."""
         return any(name.startswith(scope_name) for name in self._scopes)
 
-    def begin_again(self, scope_name: str, fresh: Memory) -> None:
+    def begin_again(self, scope_name: str, fresh: Replay) -> None:
         """What made calls in this scope is tried again: it finds what is remembered of them by now, except what has
         failed, which is tried again as well."""
         for name in [name for name in self._scopes if name.startswith(scope_name)]:
@@ -277,10 +277,10 @@ class Memory:
         for place, call in enumerate(calls):
             if place == winner:
                 continue
-            self._lost.add(lane_scope(race, place))
-            memo = None if call is None else self._scope(call.scope).by_position.get(call.position)
-            if call is not None and memo is not None and not memo.used and _agree(call, memo):
-                _forget(self._scope(call.scope), memo)
+            self._lost.add(race_branch_scope(race, place))
+            recorded = None if call is None else self._scope(call.scope).by_position.get(call.position)
+            if call is not None and recorded is not None and not recorded.used and _agree(call, recorded):
+                _forget(self._scope(call.scope), recorded)
 
     def full_name(self, scope_name: str) -> str:
         """A scope, as events name it: older checkpoints had others of the same name."""
@@ -297,14 +297,14 @@ class Memory:
 
     def placed(self, call: Call, *, ends: bool = True) -> dict[str, Any]:
         """A call as its wait tells it: with the races that it is part of. `ends`: it ends with the wait."""
-        races, decides = self.strand.races_of(call)
+        races, decides = self.part.races_of(call)
         if not races:
             return call.as_dict()
         return {**call.as_dict(), "races": [list(race) for race in races], "decides": decides if ends else 0}
 
     def ends_with(self, call: Call) -> tuple[tuple[str, int], ...]:
         """The races that end when a call does, innermost first."""
-        races, decides = self.strand.races_of(call)
+        races, decides = self.part.races_of(call)
         return races[:decides]
 
     def item(self, parent: Call, index: int, kind: str, name: str, args: Any) -> Call:
@@ -316,7 +316,7 @@ class Memory:
         self, scope: _Scope, scope_name: str, position: int, kind: str, name: str, args: Any, key: str | None
     ) -> Call:
         if key is not None:
-            self.strand.use_key(key, scope_name, f"{kind} {name!r}")
+            self.part.use_key(key, scope_name, f"{kind} {name!r}")
         self.calls += 1
         try:
             digest = hashlib.blake2b(values.canonical(args), digest_size=8).hexdigest()
@@ -339,94 +339,94 @@ class Memory:
             scope.made[position] = (kind, name, digest)
         return Call(scope_name, position, kind, name, digest, key, "\x1f".join(map(str, facts)), place)
 
-    def recall(self, call: Call) -> Memo | None:
-        """The memo that answers a call; None: it is new. Raises StepMismatch when the code has changed under it."""
+    def recall(self, call: Call) -> Recorded | None:
+        """The record that answers a call; None: it is new. Raises StepMismatch when the code has changed under it."""
         if call.key is not None:
-            scope_name, memo = self._find_keyed(call, call.key)
+            scope_name, recorded = self._find_keyed(call, call.key)
             own = self._scope(call.scope)
-            if memo is None:
+            if recorded is None:
                 for other in own.by_key.get(call.key, ()):
                     if other.hinders and not other.used and not own.keeps(call.key, other, call):
                         raise _mismatch(call, other)
             else:
                 own.made_by_key.get(call.key, {}).pop(call.position, None)
-                if scope_name != call.scope:  # what is still to be told of it belongs to that memo
-                    call.scope, call.position = scope_name, memo.position
-            return self._use(self._scope(scope_name), memo)
+                if scope_name != call.scope:  # what is still to be recorded of it belongs to that record
+                    call.scope, call.position = scope_name, recorded.position
+            return self._use(self._scope(scope_name), recorded)
         scope = self._scopes.get(call.scope)
         if scope is None:
             return None
-        memo = self._find(scope, call)
-        if memo is not None:
-            return self._use(scope, memo)
+        recorded = self._find(scope, call)
+        if recorded is not None:
+            return self._use(scope, recorded)
         at_position = scope.by_position.get(call.position)
         if at_position is not None and at_position.hinders and not _agree(call, at_position):
             raise _mismatch(call, at_position)
         return None
 
-    def _find_keyed(self, call: Call, key: str) -> tuple[str, Memo | None]:
-        """The memo of a key in the call's own scope, else an unused one of the whole body that agrees: which scope a
-        task has may depend on time, what a key names does not. Several memos of a key answer in their order. No call
+    def _find_keyed(self, call: Call, key: str) -> tuple[str, Recorded | None]:
+        """The record of a key in the call's own scope, else an unused one of the whole body that agrees: which scope a
+        task has may depend on time, what a key names does not. Several records of a key answer in their order. No call
         is answered by what another call of a race has made: that one may have lost."""
         own = self._scope(call.scope)
-        unused = [memo for memo in own.by_key.get(key, ()) if not memo.used]
-        for memo in unused:
-            if _agree(call, memo) and not own.keeps(key, memo, call):
-                return call.scope, memo
-        for memo in unused:
-            if (memo.kind, memo.name) == (call.kind, call.name) and not own.keeps(key, memo, call):
-                return call.scope, memo
+        unused = [recorded for recorded in own.by_key.get(key, ()) if not recorded.used]
+        for recorded in unused:
+            if _agree(call, recorded) and not own.keeps(key, recorded, call):
+                return call.scope, recorded
+        for recorded in unused:
+            if (recorded.kind, recorded.name) == (call.kind, call.name) and not own.keeps(key, recorded, call):
+                return call.scope, recorded
         for scope_name in self._scopes_of_key.get(key, ()):
-            if scope_name == call.scope or lanes_around(scope_name) != lanes_around(call.scope):
+            if scope_name == call.scope or race_branches_around(scope_name) != race_branches_around(call.scope):
                 continue
-            for memo in self._scope(scope_name).by_key.get(key, ()):
-                if not memo.used and _agree(call, memo):
-                    return scope_name, memo
+            for recorded in self._scope(scope_name).by_key.get(key, ()):
+                if not recorded.used and _agree(call, recorded):
+                    return scope_name, recorded
         return call.scope, None
 
     @staticmethod
-    def _find(scope: _Scope, call: Call) -> Memo | None:
-        """The memo at its position, else an unused one that agrees and is not kept for the call at its own position."""
+    def _find(scope: _Scope, call: Call) -> Recorded | None:
+        """The record at its position, else an unused one that agrees and is not kept for the call at that position."""
         at_position = scope.by_position.get(call.position)
         if at_position is not None and not at_position.used and _agree(call, at_position):
             return at_position
         shape = (call.kind, call.name, call.digest)
-        for memo in scope.unused.get(shape, ()):
-            if memo.key is None and (
-                memo is not scope.by_position.get(memo.position) or scope.made.get(memo.position) != shape
+        for recorded in scope.unused.get(shape, ()):
+            if recorded.key is None and (
+                recorded is not scope.by_position.get(recorded.position) or scope.made.get(recorded.position) != shape
             ):
-                return memo
+                return recorded
         return None
 
     def answered(self, call: Call) -> int:
         """Which word of the memory has ended a call, from 1; 0: none has. Asks without answering it."""
-        memo = self._peek(call)
-        return memo.answered if memo is not None and memo.is_over else 0
+        recorded = self._peek(call)
+        return recorded.answered if recorded is not None and recorded.is_over else 0
 
     def is_new(self, call: Call) -> bool:
-        """Whether nothing is remembered of a call yet; asks without answering it."""
-        memo = self._peek(call)
-        return memo is None or memo.is_blank
+        """Whether nothing is recorded of a call yet. Does not use the record."""
+        recorded = self._peek(call)
+        return recorded is None or recorded.is_blank
 
-    def _peek(self, call: Call) -> Memo | None:
+    def _peek(self, call: Call) -> Recorded | None:
         if call.key is not None:
             return self._find_keyed(call, call.key)[1]
         scope = self._scopes.get(call.scope)
         return None if scope is None else self._find(scope, call)
 
-    def _use(self, scope: _Scope, memo: Memo | None) -> Memo | None:
-        if memo is None:
+    def _use(self, scope: _Scope, recorded: Recorded | None) -> Recorded | None:
+        if recorded is None:
             return None
-        if not memo.used:
-            memo.used = True
-            scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
-        strand = self.strand
-        strand.heard = max(strand.heard, memo.answered)
-        return memo
+        if not recorded.used:
+            recorded.used = True
+            scope.unused[recorded.kind, recorded.name, recorded.digest].remove(recorded)
+        part = self.part
+        part.heard = max(part.heard, recorded.answered)
+        return recorded
 
 
 class _CallShape(msgspec.Struct):
-    """The part of a wait's call that a memo is made of."""
+    """The part of a wait's call that a record is made of."""
 
     position: int
     kind: str
@@ -435,24 +435,28 @@ class _CallShape(msgspec.Struct):
     key: str | None = None
 
 
-def _forget(scope: _Scope, memo: Memo) -> None:
-    if scope.by_position.get(memo.position) is not memo:
-        return  # another call has been remembered at its place since
-    del scope.by_position[memo.position]
-    scope.unused[memo.kind, memo.name, memo.digest].remove(memo)
-    if memo.key is not None:
-        scope.by_key[memo.key].remove(memo)
+def _forget(scope: _Scope, recorded: Recorded) -> None:
+    if scope.by_position.get(recorded.position) is not recorded:
+        return  # another call has been recorded at its place since
+    del scope.by_position[recorded.position]
+    scope.unused[recorded.kind, recorded.name, recorded.digest].remove(recorded)
+    if recorded.key is not None:
+        scope.by_key[recorded.key].remove(recorded)
 
 
 def _forget_failed(scope: _Scope) -> None:
-    for memo in [memo for memo in scope.by_position.values() if _has_failed(memo)]:
-        _forget(scope, memo)
+    for recorded in [recorded for recorded in scope.by_position.values() if _has_failed(recorded)]:
+        _forget(scope, recorded)
 
 
-def _has_failed(memo: Memo) -> bool:
-    if memo.kind == "race" and memo.output is not None:
-        return msgspec.json.decode(memo.output, type=RaceEnd).raised
-    return (memo.error is not None and memo.output is None) or memo.outcome in ("failed", "cancelled", "deadline")
+def _has_failed(recorded: Recorded) -> bool:
+    if recorded.kind == "race" and recorded.output is not None:
+        return msgspec.json.decode(recorded.output, type=RaceEnd).raised
+    return (recorded.error is not None and recorded.output is None) or recorded.outcome in (
+        "failed",
+        "cancelled",
+        "deadline",
+    )
 
 
 def _place_of_key(key: str, use: int) -> int:
@@ -460,27 +464,27 @@ def _place_of_key(key: str, use: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{use}\x1f{key}".encode(), digest_size=6).digest())
 
 
-def _agree(call: Call, memo: Memo) -> bool:
-    return (call.kind, call.name, call.digest) == (memo.kind, memo.name, memo.digest)
+def _agree(call: Call, recorded: Recorded) -> bool:
+    return (call.kind, call.name, call.digest) == (recorded.kind, recorded.name, recorded.digest)
 
 
-def _mismatch(call: Call, memo: Memo) -> StepMismatch:
-    def show(c: Call | Memo) -> str:
+def _mismatch(call: Call, recorded: Recorded) -> StepMismatch:
+    def show(c: Call | Recorded) -> str:
         return f"{c.kind} {c.name!r} (arguments {c.digest or 'not encodable'}{f', key {c.key!r}' if c.key else ''})"
 
     differs = [
         word
         for word, a, b in (
-            ("the kind of call", call.kind, memo.kind),
-            ("the function", call.name, memo.name),
-            ("the arguments", call.digest, memo.digest),
+            ("the kind of call", call.kind, recorded.kind),
+            ("the function", call.name, recorded.name),
+            ("the arguments", call.digest, recorded.digest),
         )
         if a != b
     ]
     return StepMismatch(
         f"at position {call.position} of {shown(call.scope)} the code now calls {show(call)}, but what is "
-        f"remembered there is {show(memo)}: {' and '.join(differs)} differ(s). Ways on: bring the old code back and "
-        "resume the run; let the new code ask ctx.patched('...') before it does something else; accept the change "
+        f"remembered there is {show(recorded)}: {' and '.join(differs)} differ(s). Ways on: bring the old code back "
+        "and resume the run; let the new code ask ctx.patched('...') before it does something else; accept the change "
         "(resume --accept-change); fork the run. Calls that differ without a change of the code need a key "
         "(ctx.keyed('...').step(...)), or ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance."
     )
