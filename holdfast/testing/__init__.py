@@ -1,8 +1,8 @@
-"""Testing: what users and drivers test with. Nothing of Holdfast imports it.
+"""Testing: tools for users' tests. Of Holdfast itself only the command line (`crashtest`) imports it.
 
-`context` calls a node's function by itself, `harness` runs a workflow with a clock that the test moves, `explore` runs
-it under every crash, `corrupt` makes the inconsistent states of the recovery catalogue. All but the first are loaded
-when they are first used.
+`context` calls a node's function by itself, `harness` runs a workflow with a clock that the test controls, `explore`
+runs it under every crash, `corrupt` makes the inconsistent states of the recovery catalogue. All but the first are
+loaded when they are first used.
 """
 
 from __future__ import annotations

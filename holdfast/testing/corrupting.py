@@ -1,8 +1,8 @@
 """Corrupting: the catalogue's inconsistent states, made on purpose.
 
 Owns: `corrupt(url, run_id, case)`, which leaves a stopped store as a crash between two writes, a restored backup or a
-foreign writer could: the journal ends at one event, the rows tell of another.
-Never: is used on a store that anybody works on.
+foreign writer could: the journal ends at one event, the rows are those of another.
+Never: used on a store with a live engine.
 
 Holdfast does not get into these states by itself, because events and rows are one commit. Each case needs a run whose
 journal has what the case is about: a wait that was answered (A1), a wait (A2, B1, B2), a failure (A4), an end (A3, A5).
@@ -45,8 +45,8 @@ _ADD_EVENT = "INSERT INTO run_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 def corrupt(url: str, run_id: str, case: str) -> None:
     """Bring a run of a stopped store into the state that a case of the catalogue describes: A1 (`A1-answer`: the answer
-    is there, and the node has not ended), A2, A3, A4, A5, D2, E1, E2, R1 (the rows are those of an earlier event), or
-    one that is none: B1, B2, C1, C2, D1."""
+    is there, and the node has not ended), A2, A3, A4, A5, D2, E1, E2, R1 (the rows are those of an earlier event), or a
+    consistent one: B1, B2, C1, C2, D1."""
     make = _CASES.get(case)
     if make is None:
         raise UsageError(f"there is no case {case}; there are {', '.join(_CASES)}")
@@ -64,7 +64,7 @@ def corrupt(url: str, run_id: str, case: str) -> None:
 
 
 class _Patient:
-    """One run, with what it takes to rewrite it."""
+    """One run, with what is needed to rewrite it."""
 
     def __init__(self, cursor: apsw.Cursor, row: RunRow, history: History) -> None:
         self.cursor = cursor
@@ -80,14 +80,14 @@ class _Patient:
         raise UsageError(f"run {self.row.run_id} has no {what} in its journal, and this case is about one")
 
     def forget_events(self, behind: int) -> None:
-        """The journal ends with this event; messages that were taken behind it have yet to be taken."""
+        """End the journal with this event; messages that were consumed after it become new again."""
         seq = self.line[behind].seq
         taken = [e.event.message_id for e in self.line[behind + 1 :] if type(e.event) is ev.MessageConsumed]
         self.cursor.executemany(_UNTAKE_MESSAGE, [(message_id,) for message_id in taken])
         self.cursor.execute("DELETE FROM run_events WHERE run_no = ? AND seq > ?", (self.row.run_no, seq))
 
     def rows_as_of(self, index: int) -> None:
-        """The rows tell what was true when this event was the last one."""
+        """Set the rows to what was true when this event was the last one."""
         line = self.line[: index + 1]
         state = fold(self.history.plan_of(self.row.branch), self.row.run_no, self.row.run_id, line)
         state.branch, state.head_hash = self.row.branch, self.history.hash_at(state.seq)
@@ -114,7 +114,7 @@ class _Patient:
         )
 
     def append(self, event: Any) -> None:
-        """One more event, properly linked, of which no row knows."""
+        """Append one more event, properly linked, that no row reflects."""
         last = self.history.rows[-1]
         seq, at, data, name = last.seq + 1, last.at, journal_format.encode(event), type(event).__name__
         branch, token = self.row.branch, last.token
@@ -123,7 +123,7 @@ class _Patient:
         self.cursor.execute(_ADD_EVENT, row)
 
     def happened_earlier(self, micros: int) -> None:
-        """Everything was written this long before, properly linked."""
+        """Move everything back by this time, properly linked."""
         previous = b""
         for i, row in enumerate(self.history.rows):
             at = row.at - micros
@@ -184,7 +184,7 @@ def _before_the_end(p: _Patient) -> int:
 
 
 def _a4(p: _Patient) -> None:
-    """A node failed, and nobody drew the consequence."""
+    """A node failed, and the run did not react."""
     failed = p.last(_is(ev.NodeFailed), "failure")
     p.forget_events(failed)
     p.rows_as_of(p.last(_is(ev.NodeStarted), "started node", failed))
@@ -199,8 +199,8 @@ def _waiting(p: _Patient, *, long_ago: bool = False) -> None:
 
 
 def _behind(p: _Patient) -> None:
-    """The journal is whole; the rows, and what became of messages, are as of the first time that the run waited, or of
-    the first node that was started."""
+    """The journal is complete; the rows, and what became of messages, are as of the first time that the run waited, or
+    of the first node that was started."""
     kinds = [type(entry.event) for entry in p.line]
     behind = next((kinds.index(kind) for kind in (ev.RunSuspended, ev.NodeStarted) if kind in kinds), 0)
     seq = p.line[behind].seq
@@ -220,7 +220,7 @@ def _interrupted(p: _Patient, *, in_phase: bool = False) -> None:
 
 
 def _d1(p: _Patient) -> None:
-    """A branch that nobody refers to."""
+    """A branch that nothing refers to."""
     branch = max(p.history.branches) + 1
     p.cursor.execute(
         "INSERT INTO run_branches (run_no, branch, parent, cutoff_seq, key_epoch, reason, data, created_at) "
@@ -232,7 +232,7 @@ def _d1(p: _Patient) -> None:
 def _d2(p: _Patient) -> None:
     """A jump was asked for; no branch was opened."""
     target = next(e.node for e in p.line if type(e.event) is ev.NodeScheduled)
-    p.append(ev.JumpRequested(target or "", max(p.history.branches) + 1, None, "somebody"))
+    p.append(ev.JumpRequested(target or "", max(p.history.branches) + 1, None, "operator"))
 
 
 def _e1(p: _Patient) -> None:

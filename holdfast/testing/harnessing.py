@@ -1,8 +1,8 @@
-"""Harness: a workflow in a test, in memory, with a clock that only the test moves.
+"""Harness: a workflow in a test, in memory, with a clock that only the test advances.
 
-Owns: `harness()`, which runs the real engine in a simulated process inside whatever event loop the test has, and the
-handles it gives out.
-Rule: whatever can happen without time passing has happened when a call returns. Nothing else happens by itself.
+Owns: `harness()`, which runs the real engine in a simulated process inside the test's event loop, and the handles that
+it returns.
+Rule: everything that can happen without time passing has happened when a call returns. Nothing else happens by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @contextlib.asynccontextmanager
 async def harness(*, fakes: dict[Any, Any] | None = None) -> AsyncIterator[Harness]:
-    """A workflow in a test: real engine, SQLite in memory, and a clock that only the test moves.
+    """A workflow in a test: real engine, SQLite in memory, and a clock that only the test advances.
 
         async def test_reminder_after_a_day():
             async with harness() as h:
@@ -51,7 +51,7 @@ async def harness(*, fakes: dict[Any, Any] | None = None) -> AsyncIterator[Harne
 
 
 class Harness:
-    """One engine at a time, on one database, at a time of our choosing."""
+    """One engine at a time, on one database, with a virtual clock."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -61,7 +61,7 @@ class Harness:
 
     @property
     def engine(self) -> Engine:
-        """The engine that lives now. Await its calls through `h.wait(...)`."""
+        """The current engine. Await its calls through `h.wait(...)`."""
         return self._process.engine
 
     @property
@@ -70,7 +70,7 @@ class Harness:
         return datetime.fromtimestamp(self._world.clock.now() / SECOND, UTC)
 
     async def start(self, workflow: Workflow[..., R], /, **options_and_inputs: Any) -> HarnessRun[R]:
-        """Start a run, and let happen what happens without time passing."""
+        """Start a run, and do everything that needs no time."""
         run = await self.wait(self.engine.start(workflow, **options_and_inputs))
         return HarnessRun(self, run.run_id)
 
@@ -83,26 +83,28 @@ class Harness:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let time pass, and everything happen that happens meanwhile, in its order."""
+        """Advance the clock, and do everything that happens meanwhile, in its order."""
         passed = (delta or timedelta()) + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if passed < timedelta():
             raise UsageError("time only goes forward")
         self._world.pass_time(int(passed.total_seconds() * SECOND))
 
     async def crash(self) -> None:
-        """The process dies where it stands, and another one takes its place."""
+        """Kill the process where it is, and start another one."""
         self._world.kill(self._process)
         self._process = self._world.boot()
         self._world.settle()
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something of the engine's. Raises UsageError when only time, or somebody outside, could finish it."""
+        """Await a call of the engine. Raises UsageError if only time, or a request from outside, could finish it."""
         task = self._process.loop.create_task(work)
         self._world.settle()
         if not task.done():
             task.cancel()
             self._world.settle()
-            raise UsageError("this waits for time to pass, or for somebody outside: advance the clock, or act, first")
+            raise UsageError(
+                "this waits for time to pass, or for a request from outside: advance the clock, or make the request"
+            )
         return task.result()  # type: ignore[no-any-return]
 
     def get(self, run_id: str) -> HarnessRun[Any]:
@@ -115,7 +117,7 @@ class Harness:
 
 
 class HarnessRun(Run[R]):
-    """One run: everything that `Run` offers, done when the call returns."""
+    """One run: all methods of `Run`, complete when the call returns."""
 
     def __init__(self, harness: Harness, run_id: str) -> None:
         self._harness = harness

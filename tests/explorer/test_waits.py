@@ -127,7 +127,7 @@ def test_answers_may_come_from_a_function_that_leaves_some_to_nobody() -> None:
         return {"Ship it?": {"approved": wait.about == {"x": 2}}}[wait.question]
 
     assert explore(waiting.asks, answers=answer, tape="0/").outcome == "was completed"
-    assert "nobody answers 'At which price?'" in explore(waiting.asks_in_code, answers=PARTLY, tape="0/").outcome
+    assert "there is no answer to 'At which price?'" in explore(waiting.asks_in_code, answers=PARTLY, tape="0/").outcome
 
 
 PARTLY = {"Ship it?": {"approved": True}}
@@ -135,8 +135,8 @@ PARTLY = {"Ship it?": {"approved": True}}
 
 def test_a_question_that_nobody_answers_is_named() -> None:
     report = explore(waiting.asks, tape="0/")
-    assert report.outcome == "was suspended (nobody answers 'Ship it?')"
-    assert "nobody answers 'Ship it?'" in report.explain()
+    assert report.outcome == "was suspended (there is no answer to 'Ship it?')"
+    assert "there is no answer to 'Ship it?'" in report.explain()
 
 
 def test_an_answer_that_does_not_fit_is_wrong_usage() -> None:

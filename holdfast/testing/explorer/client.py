@@ -1,10 +1,10 @@
-"""Client: who wants the run, and the people whom it asks.
+"""Client: the caller that starts the run, and the people whom the run asks.
 
-Owns: what is asked of the engines and when (the start, a pause or a cancel, signals, answers, resumes), asking again
-when nobody has answered, and what must be true of everything that was acknowledged.
+Owns: what is requested from the engines and when (the start, a pause or a cancel, signals, answers, resumes), repeating
+requests without a response, and what must be true of everything that was acknowledged.
 Never: changes anything by itself. Each request goes through an engine, like that of any program, so that its writes are
 boundaries.
-On crash: a client is no part of any process. It remembers what it was told, and repeats what it was not answered.
+On crash: a client is not part of any process. It remembers what was acknowledged, and repeats what was not.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 RUN_ID = "explored"
 ACTOR = "explorer"
 PEOPLE_TAKE = "10s"
-"""Long enough that a run which waits is let go of meanwhile, so that it goes on from what is stored."""
+"""Long enough that a waiting run is evicted meanwhile, so that it resumes from what is stored."""
 RESUMES_MAX = 20
-"""How often a run is taken out of its baskets; one that comes back each time stays there in the end."""
+"""How often a run is taken out of its baskets; one that returns each time stays there in the end."""
 _ASKED = ("input", "basket", "pause")
 _CLOSED = "SELECT data FROM run_events WHERE type = 'WaitClosed' ORDER BY run_no, seq"
 _PAUSED = "SELECT 1 FROM run_waits WHERE kind = 'pause' LIMIT 1"
@@ -54,18 +54,18 @@ class Outside(msgspec.Struct, frozen=True):
     """What comes from outside while a workflow is explored."""
 
     answers: Mapping[str, Any] | Callable[[Wait], Any] = {}
-    """By question, or by a function of the wait; a LookupError means that nobody answers."""
+    """By question, or by a function of the wait; a LookupError means that there is no answer."""
     signals: Sequence[tuple[str, Any]] = ()
     """(name, payload), in this order."""
     resumes: bool | Mapping[str, Mapping[str, Any]] = True
-    """Whether pauses end and baskets are emptied; by basket the variables that come with it."""
+    """Whether pauses end and baskets are emptied; by basket the variables that are set then."""
     people_take: float = seconds(PEOPLE_TAKE)
     """Seconds from a question to its answer, from the start of the run to its signals."""
     cancel_after: str | None = None
     pause_after: str | None = None
 
     def answer(self, wait: Wait) -> Any:
-        """The answer to a question. Raises LookupError when nobody answers it."""
+        """The answer to a question. Raises LookupError if there is none."""
         if callable(self.answers):
             return self.answers(wait)
         return self.answers[wait.question or ""]
@@ -90,30 +90,30 @@ class Client:
         self._signalled: list[str] = []
         """The messages of signals that were acknowledged."""
         self._done_with: dict[str, str] = {}
-        """Waits that were answered or resumed, or that nobody answers, and what the client was told."""
+        """Waits that were answered or resumed, or have no answer, and the response that the client got."""
         self._given: dict[str, bytes] = {}
         """Answers that were acknowledged."""
         self._resumes = 0
         self._paused = False
         self.unfit: str | None = None
-        """An answer that was given to the explorer does not fit its question."""
+        """Why an answer that was given to the explorer does not fit its question."""
 
     def digest(self, now: int) -> tuple[Any, ...]:
-        """What it knows, for telling two states apart."""
+        """What it knows, to distinguish two states."""
         told = tuple(sorted(self._done_with.items()))
         due_at = self.due_at(now)
         waits_for = None if due_at is None else due_at - now
         return (self.started_at is None, len(self._signalled), told, self._resumes, self._paused, waits_for)
 
-    # --- what the world asks -------------------------------------------------------------------------------------
+    # --- for the world -------------------------------------------------------------------------------------------
 
     @property
     def served(self) -> bool:
-        """Whether it has got what it wants at least: a run."""
+        """True if it has at least what it wants: a run."""
         return self.started_at is not None
 
     def wants(self, now: int) -> Request | None:
-        """What it asks for now."""
+        """The request that it makes now."""
         if self.started_at is None:
             return self._start
         for at, request in self._requests():
@@ -122,12 +122,12 @@ class Client:
         return None
 
     def due_at(self, now: int) -> int | None:
-        """When it will ask for something next, if nothing else happens."""
+        """When it makes its next request, if nothing else happens."""
         later = [at for at, _ in self._requests() if at > now] if self.started_at is not None else []
         return min(later, default=None)
 
     def _requests(self) -> Iterator[tuple[int, Request]]:
-        """What is left to ask for, and from when on."""
+        """The requests that are left, and when each is due."""
         assert self.started_at is not None
         if len(self._signalled) < len(self._outside.signals) and not self._store.is_finished():
             yield self.started_at + self._delay, self._signal
@@ -211,12 +211,14 @@ class Client:
     # --- at the end ----------------------------------------------------------------------------------------------
 
     def unanswered(self) -> list[str]:
-        """Questions that nobody answers, and baskets that nobody empties."""
+        """Questions without an answer, and baskets that are not emptied."""
         waits = [wait_view(*asked) for asked in self._store.asked(kinds=_ASKED, limit=1_000)]
-        return [f"nobody answers {w.question!r}" if w.kind == "input" else f"{w.node} is not resumed" for w in waits]
+        return [
+            f"there is no answer to {w.question!r}" if w.kind == "input" else f"{w.node} is not resumed" for w in waits
+        ]
 
     def broken_promises(self) -> Iterator[Broken]:
-        """What was acknowledged and has not happened, or not once, or not in order."""
+        """What was acknowledged and has not happened, or more than once, or out of order."""
         closed: dict[str, list[Any]] = {}
         for (data,) in self._store.ask(_CLOSED):
             event: Any = journal_format.decode("WaitClosed", data)
@@ -235,11 +237,11 @@ class Client:
         elif told == "answered":
             won = closed[0]
             if (won.outcome, won.actor, bytes(won.value)) != ("answered", ACTOR, self._given[wait_id]):
-                what = f"{bytes(won.value).decode()} by {won.actor or 'nobody'} ({won.outcome})"
+                what = f"{bytes(won.value).decode()} by {won.actor or 'no actor'} ({won.outcome})"
                 yield Broken("I26", f"an answer to {wait_id} was acknowledged, and what counts is {what}")
 
     def _received(self) -> dict[tuple[int, str], list[int]]:
-        """Where journals tell that a message was received."""
+        """Where journals record that a message was received."""
         found: dict[tuple[int, str], list[int]] = {}
         for run_no, seq, data in self._store.ask(_RECEIVED):
             event: Any = journal_format.decode("MessageConsumed", data)

@@ -1,11 +1,11 @@
-"""Effects: what a workflow does to the world outside, which no crash undoes.
+"""Effects: what a workflow does to the outside world, which no crash undoes.
 
-Owns: the record of every execution and every call of one schedule, and what is told about them: done twice without a
-word to the receiver, done again under another key, different results of the same work.
+Owns: the record of every execution and every call of one schedule, and the findings about them: done twice without an
+idempotency key, done again under another key, different results of the same work.
 Never: judges the database (oracle.py).
 
-Without a list of callables each body and each step counts as one effect. A body that makes remembered calls is run
-again on purpose, so that its steps count instead. With a list, only calls of those callables count.
+Without a list of callables each body and each step counts as one effect. A body that makes recorded calls is replayed
+on purpose, so that its steps count instead. With a list, only calls of those callables count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Instance = tuple[str, str, str, int, str]
 
 
 class Call(NamedTuple):
-    """One call of a named callable that reached the world outside."""
+    """One call of a named callable that reached the outside world."""
 
     callable: str
     instance: Instance | None
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 class Effects:
-    """The world outside, of one exploration; `begin` starts another schedule."""
+    """The outside world of one exploration; `begin` starts another schedule."""
 
     def __init__(
         self, oracle: Oracle, callables: dict[str, Any] | None, handlers: set[str], idempotent: set[str]
@@ -56,10 +56,10 @@ class Effects:
         self.in_fibers = bool(callables)
         self.world: World
         self.orchestrating: set[tuple[str, str]] = set()
-        """Bodies that were seen to make remembered calls."""
+        """Bodies that were seen to make recorded calls."""
         self._normal: Counter[Instance] = Counter()
         self._normal_repeats: Counter[Instance] = Counter()
-        """How often an attempt is run again on purpose: a node that pended itself with `rerun`."""
+        """How often an attempt is repeated on purpose: a node that pended itself with `rerun`."""
         self._normal_calls: Counter[tuple[Any, ...]] = Counter()
         self._normal_scopes: Counter[tuple[Any, ...]] = Counter()
         """In how many scopes a step is run with the same arguments."""
@@ -72,10 +72,10 @@ class Effects:
         self.calls: list[Call] = []
         self.broken: list[Broken] = []
         self.outlived: dict[str, Finding] = {}
-        """Steps that were at work after their body had ended, or beside themselves."""
+        """Steps that were running after their body had ended, or twice at the same time."""
 
     def take_as_normal(self) -> None:
-        """This schedule was undisturbed: what it did is what has to be done."""
+        """Take this schedule, which had no fault, as the standard for the others."""
         self._normal = Counter({instance: len(lives) for instance, lives in self.executions.items()})
         self._normal_repeats = Counter({instance: _repeats(lives) for instance, lives in self.executions.items()})
         self._normal_calls = Counter((c.callable, c.instance, c.arguments) for c in self.calls)
@@ -84,14 +84,14 @@ class Effects:
         self.note_orchestrating()
 
     def digest(self) -> tuple[Any, ...]:
-        """What the world outside knows, for telling two states apart."""
+        """What the outside world has seen, to distinguish two states."""
         done = frozenset((instance, len(lives)) for instance, lives in self.executions.items())
         return (done, frozenset(Counter((c.callable, c.arguments, c.key) for c in self.calls).items()))
 
     # --- bodies and steps ------------------------------------------------------------------------------------------
 
     def begins(self, process: Process, what: str) -> None:
-        """Nothing begins in an engine whose lease has run out: another one may have begun the same."""
+        """Report a start in an engine whose lease has expired: another engine may have started the same."""
         lease = process.engine.lease
         if lease.has_run_out:
             self.broken.append(Broken("I17", f"{what} began in {process.name} after the lease of {lease.engine}"))
@@ -146,20 +146,20 @@ class Effects:
         self._check_start(execution)
 
     def _check_start(self, execution: Execution) -> None:
-        """Nothing runs whose start was not committed; a lazy run may, because nothing leaves it."""
+        """Report a body whose start was not committed; a lazy run may start one, because nothing leaves it."""
         a = execution.attempt
         if not (_is_lazy(execution) or self._oracle.has_started(a.port.run_no, a.node, a.path, a.attempt)):
             self.broken.append(Broken("I14", f"the body of {a.node} ran before its start was committed"))
 
     def _check_beside(self, execution: Execution) -> None:
-        """No try of a step begins while another one is under way for the same owner of the run."""
+        """Report a try of a step that starts while another one is running for the same owner of the run."""
         owner = _owner(execution)
         lives = self.executions[execution.instance]
         if any(e.under_way and _owner(e) is owner for e in lives):
             self._outlives(execution, "ran beside itself")
 
     def _check_end(self, execution: Execution) -> None:
-        """A step has acted: the attempt that it belongs to must not be over, unless the run has another owner."""
+        """Report a step that acts after the end of its attempt, unless the run has another owner."""
         a = execution.attempt
         if self._oracle.has_ended(a.port.run_no, _owner(execution).token, (a.node, a.path, a.visit), a.attempt):
             self._outlives(execution, "acted after its body had ended")
@@ -172,7 +172,7 @@ class Effects:
     # --- calls -----------------------------------------------------------------------------------------------------
 
     def watch(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The callable with every call counted."""
+        """Wrap a callable so that every call is counted."""
         signature = _signature(function)
 
         def note(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ class Effects:
         names = {execution.name, execution.name.rpartition(".")[2], execution.attempt.node}
         return execution.idempotent or not names.isdisjoint(self._idempotent)
 
-    # --- what is told ----------------------------------------------------------------------------------------------
+    # --- findings --------------------------------------------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
         """What was wrong with this schedule."""
@@ -238,7 +238,7 @@ class Effects:
         yield from self.outlived.values()
 
     def note_orchestrating(self) -> None:
-        """Bodies that make remembered calls are known from now on."""
+        """Record which bodies make recorded calls."""
         for lives in self.executions.values():
             self.orchestrating |= {(e.name, e.attempt.node) for e in lives if e.remembered}
 
@@ -257,8 +257,8 @@ class Effects:
                 kind=Kind.REPEATED,
                 subject=who,
                 what=f"{who} ran {len(lives)} times and did not read ctx.idempotency_key",
-                advice="give the key to whoever must not act twice, or declare the node idempotent=True if repeating "
-                "it is harmless, or use on_crash='fail' or 'ask'",
+                advice="give the key to the service that must not act twice, or declare the node idempotent=True if "
+                "repeating it is harmless, or use on_crash='fail' or 'ask'",
             )
         results = {r for e in lives if (r := _encoded(e)) is not None}
         if len(results) > 1 and too_often:
@@ -272,7 +272,7 @@ class Effects:
             )
 
     def _equal_steps(self) -> dict[tuple[Any, ...], list[Execution]]:
-        """The executions of steps by what they do: function, arguments and the author's key, in whichever scope."""
+        """The executions of steps by what they do: function, arguments and the author's key, in any scope."""
         found: dict[tuple[Any, ...], list[Execution]] = {}
         for instance, lives in self.executions.items():
             step = lives[0].step
@@ -281,7 +281,7 @@ class Effects:
         return found
 
     def _of_equal_steps(self) -> Iterator[Finding]:
-        """A step that runs in more scopes than without the fault was not found again by a task that replays it."""
+        """A step that runs in more scopes than without the fault was not found by the task that replays it."""
         told: set[str] = set()
         for what, lives in self._equal_steps().items():
             first = lives[0]
@@ -303,7 +303,8 @@ class Effects:
                 )
 
     def _check_attempts(self, instance: Instance, lives: list[Execution], who: str) -> None:
-        """An attempt is one life of a body; only one that remembers calls, or that was never committed, goes on."""
+        """An attempt is executed once; only a body with recorded calls, or an attempt that was not committed, is
+        repeated."""
         bodies = [e for e in lives if e.step is None]
         if any(e.remembered or (e.name, e.attempt.node) in self.orchestrating or _is_lazy(e) for e in bodies):
             return
@@ -347,7 +348,7 @@ def _scopes(lives: list[Execution]) -> set[str]:
 
 
 def _repeats(lives: list[Execution]) -> int:
-    """How many lives were an attempt that another one had been before."""
+    """How many executions repeated an earlier attempt."""
     attempts = [e.attempt.attempt for e in lives]
     return len(attempts) - len(set(attempts))
 
@@ -357,7 +358,7 @@ def _is_lazy(execution: Execution) -> bool:
 
 
 def _owner(execution: Execution) -> RunActor:
-    """The run as the engine drove it that started this body or step."""
+    """The run as driven by the engine that started this body or step."""
     port = execution.attempt.port
     assert isinstance(port, BodyPort)
     return port.actor
@@ -397,7 +398,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 def _split_key(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], keys: set[str]
 ) -> tuple[str | None, str]:
-    """The key among the arguments, and the other arguments as text. A key is what ctx gave, or what is called one."""
+    """The key among the arguments, and the other arguments as text. A key is what ctx gave, or an argument named so."""
     named: list[tuple[str, Any]] = [*((str(i), a) for i, a in enumerate(args)), *kwargs.items()]
     if signature is not None:
         with contextlib.suppress(TypeError):

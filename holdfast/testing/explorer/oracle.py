@@ -1,8 +1,8 @@
 """Oracle: whether the database keeps its promises, after every write and at the end.
 
-Owns: holding every write against the invariants. The journal, its fold and the rows are the doctor's business
-(inspect/doctor/audit.py); here is what only an observer of every write can check: which engine wrote, with which token,
-and that nothing that was acknowledged is lost.
+Owns: checking every write against the invariants. The journal, its fold and the rows are the doctor's part
+(inspect/doctor/audit.py); this module checks what only an observer of every write can see: which engine wrote, with
+which token, and that nothing that was acknowledged is lost.
 Invariants: the same database gives the same verdict. What was judged once is not judged again: schedules share long
 beginnings, and most of what they write was written before.
 """
@@ -42,7 +42,7 @@ class Broken(NamedTuple):
 
 
 class _Judged:
-    """A journal as far as it was read, and the rows that were held against it."""
+    """A journal as far as it was read, and the rows that were compared with it."""
 
     __slots__ = ("audit", "broken", "longer", "rows")
 
@@ -55,7 +55,7 @@ class _Judged:
 
 
 class _Seen(NamedTuple):
-    """What there is to say of a run after certain writes, whoever made them."""
+    """The verdict on a run after certain writes, independent of the engine that made them."""
 
     judged: _Judged | None
     """None: there is no such run."""
@@ -66,7 +66,7 @@ class _Seen(NamedTuple):
 
 
 class Oracle:
-    """Looks at the database of a world after every write. `begin` starts another schedule; what was learnt stays."""
+    """Checks the database of a world after every write. `begin` starts another schedule; what was learnt stays."""
 
     def __init__(self, store: Remembering) -> None:
         self._store = store
@@ -81,11 +81,11 @@ class Oracle:
         """The rows of each run as they were last seen, by their number."""
         self._owners: dict[tuple[int, int], str] = {}
         self._held: dict[int, str] = {}
-        """Who held which run after the last write."""
+        """The owner of each run after the last write."""
         self._tokens: dict[int, int] = {}
         self._expires_at: dict[str, int] = {}
         self._late_at: dict[str, int] = {}
-        """When an engine renewed a lease that had run out."""
+        """When an engine renewed a lease that had expired."""
 
     # --- after every write ---------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Oracle:
 
     @property
     def position(self) -> tuple[Any, ...]:
-        """Where every run stands: the same journal and the same rows give the same."""
+        """The position of every run: the same journal and the same rows give the same."""
         return tuple((run_no, id(judged), self._rows[run_no]) for run_no, judged in self._runs.items())
 
     def has_started(self, run_no: int, node: str, path: str, attempt: int) -> bool:
@@ -144,7 +144,7 @@ class Oracle:
             what = f"a commit with token {commit.token} was taken although the run's token was {token}"
             self.broken.append(Broken("I18", what))
         elif commit.create is None and holder != process.engine.lease.engine:
-            what = f"{process.engine.lease.engine} wrote to a run that {holder or 'nobody'} held"
+            what = f"{process.engine.lease.engine} wrote to a run that {holder or 'no engine'} owned"
             self.broken.append(Broken("I18", what))
         for child in commit.children:
             self._landed(process, child)
@@ -165,7 +165,7 @@ class Oracle:
         self._expires_at[engine] = expires_at
 
     def _removed(self, process: Process, engine: str) -> None:
-        """Only an engine that is gone, or that has been silent for too long, may be declared dead by another one. (One
+        """An engine may only be declared dead by another one if its process has ended or its lease has expired. (One
         that came back at this very moment may be: nothing is lost by it.)"""
         own, now = process.engine.lease, process.world.clock.now()
         late = self._expires_at.get(engine, 0) < now or self._late_at.get(engine) == now
@@ -191,7 +191,7 @@ class Oracle:
             self.broken.append(Broken("I17", f"{known} and {engine} both held token {token} of one run"))
 
     def _run(self, run_no: int) -> int | None:
-        """Judge a run as it is now; its token."""
+        """Judge a run as it is now; return its token."""
         notes = self._store.notes
         seen: _Seen | None = notes.get(run_no)
         if seen is None:
@@ -256,7 +256,7 @@ class Oracle:
     # --- at the end ----------------------------------------------------------------------------------------------
 
     def at_the_end(self, world: World, acknowledged: str | None) -> None:
-        """Nothing moves any more: nothing may be left that somebody would have to do."""
+        """Check, when nothing happens any more, that no work is left."""
         if world.livelock:
             self.broken.append(Broken("I51", "the engines went round in circles and never came to rest"))
         for process in world.processes:
@@ -274,7 +274,7 @@ class Oracle:
     def _left_over(self, row: Any, engines: set[str], now: int) -> Iterator[Broken]:
         store, run = self._store, f"run {row.run_id}"
         if row.engine is not None and row.engine not in engines:
-            yield Broken("I19", f"{run} belongs to {row.engine}, an engine that nobody knows any more")
+            yield Broken("I19", f"{run} belongs to {row.engine}, an engine that is not registered")
         if row.status in RUN_TERMINAL:
             return
         if row.hold is not None:
@@ -282,9 +282,9 @@ class Oracle:
                 yield Broken("I51", f"{run} was put on hold: {row.hold}")
             return
         if store.new_messages([row.run_no]):
-            yield Broken("I24", f"{run} has a message that nobody brought to it")
+            yield Broken("I24", f"{run} has a message that was not delivered")
         if row.status != RunStatus.SUSPENDED:
-            yield Broken("I51", f"{run} is {row.status}, and nobody goes on with it")
+            yield Broken("I51", f"{run} is {row.status}, and no engine drives it")
             return
         if row.engine is not None:
             yield Broken("I20", f"{run} rests, and {row.engine} still holds its lease")
@@ -302,8 +302,9 @@ class Oracle:
 
 
 def left_alone(world: World) -> Iterator[Broken]:
-    """What was done to runs that a newer Holdfast had written to: nothing of them may act, and nothing may be appended.
-    One whose format says so is not even claimed; another one may be put on hold by whoever meets the event."""
+    """What was done to runs that a newer Holdfast had written to: none of their bodies may act, and nothing may be
+    appended. One whose format says so is not even claimed; another one may be put on hold by the engine that finds the
+    event."""
     for run_no, was in world.rewritten.items():
         row, run = world.shared.run_by_no(run_no), f"run {was.run_id}, to which a newer Holdfast had written,"
         assert row is not None

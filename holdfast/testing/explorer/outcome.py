@@ -1,7 +1,8 @@
-"""Outcome: what a schedule came to, in the terms in which two schedules must agree.
+"""Outcome: how a schedule ended, in the terms in which two schedules must agree.
 
 Owns: which rows count (how runs and instances ended, and with which values) and which do not (attempts, times, tokens).
-A value that differs between two undisturbed runs with other chance and another time is volatile: it is not compared.
+A value that differs between two runs without a fault, with other randomness and another time, is volatile: it is not
+compared.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def _value(kind: str | None, data: bytes | None) -> Any:
 
 
 def volatile(one: Outcome, other: Outcome) -> set[str]:
-    """What differs although nothing was disturbed."""
+    """What differs between two schedules without a fault."""
     return {about for about in one.keys() | other.keys() if one.get(about) != other.get(about)}
 
 
 def was_left_to_a_person(store: WorldDatabase) -> bool:
-    """Whether a crash ended an attempt that its author forbade to repeat (`on_crash`): that outcome was asked for."""
+    """True if a crash ended an attempt that its author forbade to repeat (`on_crash`): that outcome was asked for."""
     return any(b'"outcome_unknown"' in data for (data,) in store.ask(_MAY_TELL_OF_DOUBT))
 
 
@@ -96,7 +97,7 @@ def ending(outcome: tuple[str, Any]) -> str:
 
 
 def is_mismatch(outcome: tuple[str, Any]) -> bool:
-    """Whether the run was put on hold because a body made other calls when it was run again."""
+    """True if the run was put on hold because a body made other calls when it was replayed."""
     return isinstance(outcome[1], tuple) and outcome[1][0] == CODE_CHANGED
 
 

@@ -1,7 +1,7 @@
-"""Findings: what an exploration has to say, one sentence each.
+"""Report: the findings of an exploration, for a test, a terminal and a machine.
 
-Owns: the kinds of findings and their words. A finding names what it is about, so that the same trouble met in a hundred
-schedules is told once, with the shortest of them.
+Owns: the kinds of findings, their texts, the timeline of a schedule and the verdict. A finding names its subject, so
+that the same problem of a hundred schedules is reported once, with the shortest of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.testing.simulation.faults import Outcome
 
 
 class Kind(Enum):
-    """What is wrong, and for whom."""
+    """What is wrong."""
 
     INVARIANT = "the engine broke a promise"
     OUTCOME = "the run ended otherwise than without the fault"
@@ -31,11 +31,11 @@ class Kind(Enum):
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One kind of trouble with one subject."""
+    """One kind of problem with one subject."""
 
     kind: Kind
     subject: str
-    """What it is about: a node, a callable, an invariant. One subject is told once."""
+    """What it is about: a node, a callable, an invariant. One subject is reported once."""
     what: str
     advice: str = ""
     tape: str = ""
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, kw_only=True):
     """The boundary, in words."""
     timeline: list[str] = []
     schedules: int = 1
-    """In how many schedules it was met."""
+    """In how many schedules it was found."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,13 +61,13 @@ class Finding(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """The verdict over a workflow: `safe`, and `explain()` in words.
 
-    `schedules` were explored, of which `alike` came to a state that another one had come to, and were not run to their
+    `schedules` were explored, of which `alike` reached a state that another one had reached, and were not run to their
     end.
     """
 
     workflow: str
     boundaries: int = 0
-    """Acts that outlive the process, in the run that nothing disturbed."""
+    """Acts that outlive the process, in the run without a fault."""
     labels: dict[str, int] = {}
     """The same, by kind."""
     schedules: int = 0
@@ -76,14 +76,14 @@ class Report(msgspec.Struct, kw_only=True):
     seed: int = 0
     seconds: float = 0.0
     outcome: str = ""
-    """How the run that nothing disturbed ended."""
+    """How the run without a fault ended."""
     findings: list[Finding] = []
     complete: bool = True
-    """Everything that was asked for was explored."""
+    """True if everything that was asked for was explored."""
 
     @property
     def safe(self) -> bool:
-        """Whether nothing was found, at any boundary, with any outcome."""
+        """True if nothing was found, at any boundary, with any outcome."""
         return not self.findings
 
     @property
@@ -95,7 +95,7 @@ class Report(msgspec.Struct, kw_only=True):
         return self.schedules / self.seconds if self.seconds else 0.0
 
     def explain(self) -> str:
-        """The verdict in words; of each kind of trouble the shortest schedule that shows it."""
+        """The verdict in words; for each kind of problem the shortest schedule that shows it."""
         lines = [self._headline(), self._numbers()]
         for number, finding in enumerate(self.findings, start=1):
             lines += ["", *_explained(number, finding)]
@@ -155,7 +155,7 @@ _QUIET = {"NodeScheduled", "PhaseStarted", "PhaseCompleted"}
 
 
 def timeline_of(boundaries: Sequence[Boundary]) -> list[str]:
-    """What happened, from shortly before the first fault on."""
+    """The boundaries from shortly before the first fault on, a line each."""
     if not boundaries:
         return []
     faults = [b.number for b in boundaries if b.outcome is not Outcome.OK]

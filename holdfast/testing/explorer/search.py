@@ -1,10 +1,10 @@
 """Search: which schedules are run, and what they have in common.
 
-Owns: `explore`. First the workflow runs undisturbed (twice, with other chance and another time, to learn which values
-depend on those). Then every boundary of that run gets every outcome: depth 1, exhaustive. Depth n does the same again
-with every boundary that follows the last fault of a schedule of depth n - 1.
-Invariants: where nothing but the database, the world outside and the time decides about the future, a schedule that
-comes to a state which another one came to is not run to its end ("alike").
+Owns: `explore`. First the workflow runs without a fault (twice, with other randomness and another time, to learn which
+values depend on those). Then every boundary of that run gets every outcome: depth 1, exhaustive. Depth n does the same
+again with every boundary that follows the last fault of a schedule of depth n - 1.
+Invariants: where the future depends on nothing but the database, the outside world and the time, a schedule that
+reaches a state which another one reached is not run to its end ("alike").
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
 
 OTHER_TIME = START + 86_413 * SECOND
-"""When the second undisturbed run begins: whatever depends on the time shows itself."""
+"""When the second run without a fault begins, to find values that depend on the time."""
 Progress = Callable[[int, int, int], None]
-"""Told (schedules so far, schedules known to be ahead, findings)."""
+"""Called with (schedules so far, schedules known to be ahead, findings)."""
 
 
 def explore(
@@ -71,16 +71,17 @@ def explore(
     newer: Newer | None = None,
     **named_inputs: Any,
 ) -> Report:
-    """Run a workflow under every crash and say what does not survive.
+    """Run a workflow under every crash and report what does not survive.
 
         def test_fulfil_survives_every_crash():
             report = explore(fulfil, order=order)
             assert report.safe, report.explain()
 
     The real engine, executor and store (SQLite, in memory) run under a virtual clock; at every boundary (a write to the
-    store, an effect) the process dies before or after it, or gets an error, or stands still past its lease and comes
-    back. Each time another engine goes on, the invariants of the database are checked after every write, and the
-    outcome is compared with that of the run that nothing disturbed.
+    store, an effect) the process dies before or after it, or gets an error, or hangs past its lease and comes back.
+    Each
+    time another engine takes over, the invariants of the database are checked after every write, and the outcome is
+    compared with that of the run without a fault.
 
     `effects` names the callables whose calls count, as objects or as "module.name"; None: each body and each step
     counts; an empty list: none. `idempotent` names nodes, steps or callables whose repetition is harmless, beside those
@@ -88,18 +89,19 @@ def explore(
     loop here and must not really wait. `depth` is how many faults a schedule may have, `seed` which of two engines goes
     first, `tape` runs one schedule again.
 
-    What comes from outside: `answers` to questions, by their text, or by a function of the wait (a LookupError means
-    that nobody answers); `signals` as (name, payload), in this order; baskets are emptied unless `resumes=False`
+    From outside come `answers` to questions, by their text, or by a function of the wait (a LookupError means that
+    there
+    is no answer); `signals` as (name, payload), in this order; baskets are emptied unless `resumes=False`
     (`{"second_look": {"checked": True}}` sets variables then). All of it comes when `people_take` has passed since the
-    question, or the start; 0 means before the run is let go of. `pause_after` pauses the run, and `cancel_after`
-    cancels it, once that node has completed. Whoever asks is told the truth: what was acknowledged must have happened,
-    once.
+    question, or the start; 0 means before the run is evicted. `pause_after` pauses the run, and `cancel_after` cancels
+    it,
+    once that node has completed. What was acknowledged to a caller must have happened, once.
 
     `newer` lets a newer Holdfast write an event that this one does not know into the runs of every process that dies,
-    and raise their format ("marked") or not ("unmarked"): nothing of these runs may act or be written any more.
+    and raise their format ("marked") or not ("unmarked"): no body of these runs may act, and nothing may be written.
 
     `database` is the address of a PostgreSQL server (postgresql://...): all of it happens there, in a schema that is
-    made for it and dropped at its end. There only the lease tells that an engine is dead.
+    created for it and dropped at its end. There only the lease shows that an engine is dead.
 
     Inputs are given by name. A workflow with an input that has the name of an option takes them as `inputs={...}`.
     """
@@ -120,7 +122,7 @@ def _store(database: str | None) -> Remembering:
         raise UsageError(
             f"{database!r} is no PostgreSQL server: on SQLite everything is explored in memory, without an address"
         )
-    # as everywhere: its driver is loaded for whoever asks for it
+    # loaded only for a caller that asks for it
     from holdfast.testing.simulation.server import RememberingServer
 
     return RememberingServer(database)
@@ -210,7 +212,7 @@ class Explorer:
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Nothing waits for the real world, chance is ours, and fakes and watched callables are in place."""
+        """Install the sandbox, the fakes and the watched callables."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(sandbox.silence_logs())
             self._collect = stack.enter_context(sandbox.collect_in_portions())
@@ -228,7 +230,7 @@ class Explorer:
     # --- schedules -----------------------------------------------------------------------------------------------
 
     def schedules(self, depth: int, seed: int = 0) -> Iterator[Schedule]:
-        """Every schedule of an exploration, the undisturbed one first, inside `surroundings()`."""
+        """Every schedule of an exploration, the one without a fault first, inside `surroundings()`."""
         first = self._undisturbed(Tape(seed=seed))
         yield first
         yield from self._search(first, depth)
@@ -296,10 +298,10 @@ class Explorer:
 
     @staticmethod
     def _is_repetition(schedule: Schedule, tape: Tape, adjacent: set[int]) -> bool:
-        """Whether it is another that is tried as well: a fault after a boundary may be the same as one before the next.
-        Of the two the one that is nearer to an effect is tried, because that is easier to understand. Between a write
-        and an effect the engine asks whether its lease still runs, so that standing still after the one is not the same
-        as standing still before the other."""
+        """True if an equivalent schedule is tried as well: a fault after a boundary may be the same as one before the
+        next. Of the two the one that is nearer to an effect is tried, because that is easier to understand. Between a
+        write and an effect the engine checks its lease, so that hanging after the one is not the same as hanging before
+        the other."""
         number, chosen = tape.faults[-1]
         outcome, met = Outcome(chosen), schedule.boundaries
         if outcome.before is not None and number in adjacent and met[number].is_write:
@@ -364,7 +366,7 @@ class Explorer:
             self._collect()
 
     def _is_known(self, world: World, label: str) -> bool:
-        """Whether another schedule has come to this state: everything that whoever goes on can see."""
+        """True if another schedule has reached this state: everything that the remaining processes can see."""
         state = (
             label,
             self._oracle.position,
@@ -416,7 +418,7 @@ class Explorer:
         return [*self._oracle.broken, *self._effects.broken]
 
     def _is_comparable(self, world: World) -> bool:
-        """An effect that failed may well change the outcome, and so may a cancel that came at another moment."""
+        """An effect that failed may change the outcome, and so may a cancel that came at another moment."""
         failed = any(b.outcome.fails and not b.is_write for b in world.boundaries)
         return self._normal is not None and not failed and self._outside.cancel_after is None
 
@@ -441,7 +443,7 @@ def _one_more_fault(schedule: Schedule) -> Iterator[Tape]:
 
 
 def _merge(report: Report, schedule: Schedule) -> None:
-    """Tell the same trouble once, with the schedule that shows it best."""
+    """Report the same problem once, with the schedule that shows it best."""
     known = {(f.kind, f.subject): f for f in report.findings}
     for finding in schedule.findings:
         same = known.get((finding.kind, finding.subject))

@@ -1,7 +1,7 @@
-"""Substitutes: callables that are replaced for the time of an exploration.
+"""Substitutes: replace callables for the time of an exploration.
 
-Owns: finding a callable by its name (`shop.payments.charge`, `shop.payments:charge`, or the object itself), and putting
-another one in its place wherever a loaded module knows it, until the block is left.
+Owns: finding a callable by its name (`shop.payments.charge`, `shop.payments:charge`, or the object itself), and
+replacing it wherever a loaded module refers to it, until the block ends.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _attribute(module: Any, path: str, what: str) -> Any:
 
 @contextmanager
 def put(original: Any, substitute: Callable[..., Any]) -> Iterator[None]:
-    """Replace a callable everywhere it is known by name; a node keeps its name and its options."""
+    """Replace a callable in every module that refers to it; a node keeps its name and its options."""
     undo: list[Callable[[], None]] = []
     if isinstance(original, Node):
         _put_into_node(original, substitute, undo)
@@ -87,7 +87,7 @@ def put(original: Any, substitute: Callable[..., Any]) -> Iterator[None]:
 
 
 def _owners(original: Any) -> Iterator[Any]:
-    """Modules, and the class of a method."""
+    """All modules, and the class of a method."""
     for module in list(sys.modules.values()):
         if inspect.ismodule(module):
             yield module

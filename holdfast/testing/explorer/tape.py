@@ -1,7 +1,8 @@
-"""Tape: which boundary of a schedule has which outcome.
+"""Tape: which boundary of a schedule has which outcome; and the shortest tape that still shows a finding.
 
 Owns: the written form, `seed/boundary.outcome-boundary.outcome`, for instance `0/7.2-12.5`. Boundaries that are not
-named are ok. Together with the code and the input it gives the same schedule again.
+named are ok. Together with the code and the input it reproduces the schedule. `shorten` leaves out faults, and replaces
+them by milder ones, for as long as the finding stays.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Tape(msgspec.Struct, frozen=True):
     faults: tuple[tuple[int, int], ...] = ()
     """(number of the boundary, number of the outcome), in order."""
     seed: int = 0
-    """Which of several processes that could go on goes first; 0: in turn."""
+    """Which of several ready processes runs first; 0: in turn."""
 
     def __str__(self) -> str:
         return f"{self.seed}/{'-'.join(f'{boundary}.{outcome}' for boundary, outcome in self.faults)}"
@@ -40,7 +41,7 @@ class Tape(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Tape:
-    """A tape from its written form. Raises UsageError."""
+    """Parse the written form of a tape. Raises UsageError."""
     try:
         seed, _, rest = text.rpartition("/")
         pairs = [part.split(".") for part in rest.split("-") if part]

@@ -1,9 +1,10 @@
-"""Boundaries: acts that outlive the process that does them, and what becomes of each.
+"""Boundaries: acts that outlive the process that does them, and the outcome of each.
 
-Owns: the tape's say over every write to the store and every effect: it happens or not, and whoever did it hears of it,
-gets an error, dies, or stands still.
-Never: says what dying or standing still means for the others (world.py).
-Invariants: boundaries are numbered in the order in which they are met, so that the same choices give the same schedule.
+Owns: applying the tape to every write to the store and every effect: it happens or not, and its process gets the
+result, gets an error, dies, or hangs.
+Never: says what dying or hanging means for the other processes (world.py).
+Invariants: boundaries are numbered in the order in which they are reached, so that the same choices give the same
+schedule.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from holdfast.testing.simulation.virtual_loop import VirtualClock
 T = TypeVar("T")
 ALL_OUTCOMES = tuple(Outcome)
 OUTCOMES_ON_THE_LOOP = tuple(o for o in Outcome if not (o.hangs and not o.applied))
-"""A body on the loop itself cannot stand still before it began: what called it would stand still too, and does."""
+"""A body on the loop itself cannot hang before it began: its caller would hang as well, and that is tried."""
 
 
 class Boundary(msgspec.Struct):
-    """One act that outlives its process, and what became of it."""
+    """One act that outlives its process, and its outcome."""
 
     number: int
     process: str
@@ -39,16 +40,16 @@ class Boundary(msgspec.Struct):
     is_write: bool
     """A write to the store; else an effect."""
     contacts: int
-    """How often its process had touched the rest of the world before."""
+    """How often its process had contact with the rest of the world before."""
 
 
 Ended = dict[int, tuple[int, int]]
-"""Acts that went well: how many boundaries had been met, and contacts made, when each was over."""
+"""Acts that succeeded: how many boundaries had been reached, and contacts made, when each was over."""
 
 
 def next_to_next(met: Sequence[Boundary], ended: Ended) -> set[int]:
-    """Boundaries after which a fault is the same as one before the next: nothing was met in between, no time passed,
-    and the process neither asked nor told anybody anything."""
+    """Boundaries after which a fault is the same as one before the next: no boundary between them, no time passed, and
+    the process had no contact with the rest of the world."""
     return {
         one.number
         for one, other in pairwise(met)
@@ -59,12 +60,12 @@ def next_to_next(met: Sequence[Boundary], ended: Ended) -> set[int]:
 
 
 class Fate(Protocol):
-    """Who carries out what a boundary does to its process."""
+    """Carries out what a boundary does to its process."""
 
     def kill(self, process: Process) -> None: ...
     def freeze(self, process: Process, until: Until) -> None: ...
     def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
-        """A write has happened."""
+        """Called after a write has happened."""
         ...
 
 
@@ -79,7 +80,7 @@ class Boundaries:
         self._fate = fate
 
     def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
-        """A write to the store, in a callback that can run again."""
+        """A write to the store, in a callback that can be repeated."""
         if process.resumed is not None:  # it stood still here
             resumed, process.resumed = process.resumed, None
             if resumed:
@@ -138,7 +139,7 @@ class Boundaries:
         return result
 
     def act_blocking(self, process: Process, label: str, about: Any, apply: Callable[[], T]) -> T:
-        """An effect of a sync body. Only in a fiber it can stand still before it happens."""
+        """An effect of a sync body. Only in a fiber it can hang before it happens."""
         fiber = current_fiber.get()
         outcome = self._choose(process, label, about, OUTCOMES_ON_THE_LOOP if fiber is None else ALL_OUTCOMES)
         if outcome is Outcome.OK:
@@ -199,7 +200,7 @@ class Boundaries:
 
 
 class LostReply(ConnectionError):
-    """An effect failed, or its answer was lost: the explorer's doing."""
+    """An effect failed, or its answer was lost, because the explorer chose so."""
 
     def __init__(self, label: str, outcome: Outcome) -> None:
         super().__init__(f"{label}: {outcome} (this is the explorer's doing)")

@@ -1,9 +1,8 @@
-"""Database: what a world needs of a store beside its verbs.
+"""Database: what a world needs of a store beside its operations.
 
-Owns: the questions that no engine asks (whether everybody is done, what engines see of each other), the same on every
-database.
-Never: knows a database; how to begin again with what was in it before, and how rows are read as they lie there, is the
-driver's (memory.py, server.py).
+Owns: the questions that no engine asks (whether every run is done, what engines see of each other), the same on every
+database; the SQLite database in memory; and what an engine of a later version leaves behind.
+Never: knows PostgreSQL (server.py).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
 TABLES = ("run_state", "run_node_state", "run_events", *RARE, "engines", "engine_slots", "workflow_versions")
-"""Everything that an exploration writes to, beside the numbers of runs."""
+"""Everything that an exploration writes to, except the counter of runs."""
 _UNFINISHED = "SELECT 1 FROM run_state WHERE status NOT IN ('completed', 'failed', 'cancelled') LIMIT 1"
 _TO_DO = """
 SELECT 1 FROM run_state AS r
@@ -39,11 +38,11 @@ _SLOTS = "SELECT pool, engine, held FROM engine_slots ORDER BY pool, engine"
 _NUMBERS = "SELECT next_run_no, (SELECT count(*) FROM workflow_versions) FROM store_meta"
 Image = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 Contents = Mapping[str, list[Any]]
-"""Everything that is in a database, as its driver keeps it."""
+"""All rows of a database, in the driver's form."""
 
 
 class WorldDatabase(Queries):
-    """A real driver, with a few looks that no engine needs."""
+    """A real driver, with a few queries that no engine needs."""
 
     url: str
     child_of_wait: str
@@ -55,30 +54,30 @@ class WorldDatabase(Queries):
 
     @abstractmethod
     def ask(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows that any statement reads."""
+        """All rows of any statement that reads."""
 
     @abstractmethod
     def contents(self) -> Contents:
-        """Everything there is, for `fill`."""
+        """All rows, for `fill`."""
 
     @abstractmethod
     def fill(self, contents: Contents) -> None:
-        """Replace everything by what was kept."""
+        """Replace all rows by these."""
 
     @abstractmethod
     def image(self, run_no: int, after: int) -> Image:
-        """The row of a run, its events after `after`, and all its other rows, as they lie there. (The row has one
-        column more: whether there are waits, timers, messages or branches of anybody.)"""
+        """The row of a run, its events after `after`, and all its other rows, as they are stored. (The row has one
+        column more: whether any run has waits, timers, messages or branches.)"""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def write(self, verb: str, *args: Any) -> Any:
-        """A verb of the store that writes."""
+        """Call an operation of the store that writes."""
         return getattr(self, verb)(*args)
 
     def clear(self) -> None:
-        """Begin again; the connection and its statements stay, which is what makes it quick."""
+        """Delete everything; the connection and its prepared statements stay, which makes it quick."""
         self.fill({})
 
     def is_finished(self) -> bool:
@@ -86,12 +85,12 @@ class WorldDatabase(Queries):
         return not self.ask(_UNFINISHED)
 
     def is_at_rest(self) -> bool:
-        """Whether every run has ended, or waits for something and for nobody."""
+        """True if every run has ended, or waits for something that no engine does."""
         return not self.ask(_TO_DO.format(child=self.child_of_wait))
 
     def surroundings(self, now: int) -> tuple[Any, ...]:
-        """What engines see beside the runs: each other's leases, as of `now`, and places in pools, and which numbers
-        are given out."""
+        """What engines see beside the runs: each other's leases, as of `now`, slots of pools, and the counters of
+        numbers."""
         leases = [(engine, expires_at - now) for engine, expires_at in self.ask(_LEASES)]
         return (*leases, *self.ask(_SLOTS), *self.ask(_NUMBERS))
 
@@ -107,7 +106,7 @@ _RARE_ROWS = tuple(f"SELECT * FROM {table} WHERE run_no = ?" for table in RARE) 
 
 
 class MemoryStore(SqliteStore, WorldDatabase):
-    """The real driver on a database in memory. Contents are rows, by the statement that brings them back."""
+    """The real driver on a database in memory. Contents are rows, by the statement that inserts them."""
 
     child_of_wait = "json_extract(w.data, '$.child')"
 
@@ -125,7 +124,7 @@ class MemoryStore(SqliteStore, WorldDatabase):
         return self._asking.execute(sql, bindings).fetchall()
 
     def alter(self, sql: str, bindings: tuple[Any, ...] = ()) -> None:
-        """Write what no engine would."""
+        """Write something that no engine would."""
         self._asking.execute(sql, bindings)
 
     def contents(self) -> Contents:
@@ -156,7 +155,9 @@ _ALIVE = ("created", "running", "suspended", "recovering")
 
 
 def write_as_newer_version(shared: WorldDatabase, dead: str, now: int, *, marked: bool) -> dict[int, RunRow]:
-    """Write to the unfinished runs of a dead engine; their rows afterwards, by number."""
+    """Take over the unfinished runs of a dead engine as an engine of a later version would: append an event of a type
+    that this version does not know, and release the runs. With `marked` their format is raised, as the rule of
+    model/journal_format.py demands; without, that was forgotten. Returns their rows, by number."""
     owned = [row.run_no for row in shared.runs(status=_ALIVE, limit=1_000) if row.engine == dead]
     if not owned:
         return {}

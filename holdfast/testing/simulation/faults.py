@@ -1,4 +1,4 @@
-"""Faults: what can become of one act that outlives its process.
+"""Faults: the possible outcomes of one act that outlives its process.
 
 Owns: the outcomes and their numbers (a tape is a list of them, so the numbers never change), and the two ways in which
 control leaves a process in the middle of something.
@@ -40,12 +40,12 @@ class Outcome(IntEnum):
 
     @property
     def applied(self) -> bool:
-        """Whether the act itself happens at its time."""
+        """True if the act itself happens at its time."""
         return self in (Outcome.OK, Outcome.DIE_AFTER, Outcome.ERROR_APPLIED) or self >= Outcome.HANG_AFTER_UNTIL_FREED
 
     @property
     def before(self) -> Outcome | None:
-        """The same fault a moment later: before whatever comes next."""
+        """The same fault a moment later: before the next act."""
         if self is Outcome.DIE_AFTER:
             return Outcome.DIE_BEFORE
         if self >= Outcome.HANG_AFTER_UNTIL_FREED:
@@ -54,7 +54,7 @@ class Outcome(IntEnum):
 
     @property
     def after(self) -> Outcome | None:
-        """The same fault a moment earlier: after whatever came before."""
+        """The same fault a moment earlier: after the act before."""
         if self is Outcome.DIE_BEFORE:
             return Outcome.DIE_AFTER
         if self.hangs and not self.applied:
@@ -71,7 +71,7 @@ class Outcome(IntEnum):
 
 
 class Until(Enum):
-    """How far the others have come when a process that hung comes back."""
+    """How far the other processes have come when a process that hung comes back."""
 
     FREED = "its runs were taken from it"
     CLAIMED = "another engine has claimed a run"
@@ -87,7 +87,7 @@ _WORDS = {
     Outcome.ERROR_NOT_APPLIED: "it fails, and nothing has happened",
     Outcome.ERROR_APPLIED: "it happens, and an error is reported",
 } | {
-    outcome: f"{'it happens, then ' if outcome.applied else ''}the process stands still "
+    outcome: f"{'it happens, then ' if outcome.applied else ''}the process hangs "
     f"{'' if outcome.applied else 'before it '}until {outcome.until.value}"
     for outcome in Outcome
     if outcome.hangs
@@ -95,8 +95,8 @@ _WORDS = {
 
 
 class PowerCut(BaseException):
-    """The process has just died. Not an Exception: nobody may handle it. Whatever still runs has no effect."""
+    """The process has just died. Not an Exception, so that no code handles it. Whatever still runs has no effect."""
 
 
 class Postponed(BaseException):
-    """The process stands still in the middle of this callback, which runs again from its start when it comes back."""
+    """The process hangs in the middle of this callback, which is repeated from its start when it comes back."""

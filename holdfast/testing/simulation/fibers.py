@@ -1,8 +1,9 @@
-"""Fibers: blocking code that can be stopped in its middle and gone on with later, or never.
+"""Fibers: blocking code that can be paused in its middle and continued later, or never.
 
-Owns: threads that run only while somebody waits for them, so that there is never more than one at work and the order of
-everything stays ours.
-On crash: a fiber that will never go on is ended with PowerCut, which unwinds it; nothing it still does has an effect.
+Owns: threads that run only while their caller waits for them, so that never more than one runs and the order of
+everything is determined.
+On crash: a fiber that will never continue is ended with PowerCut, which unwinds it; nothing it still does has an
+effect.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Fiber:
             self._on_finished(self)
 
     def pause(self) -> None:
-        """Called inside: give control back until somebody resumes."""
+        """Called inside: return control to the caller until `resume`."""
         self._back.release()
         self._go.acquire()
         if self._killed:
@@ -68,7 +69,7 @@ class Fiber:
             if not self._killed:
                 self._context.run(current_fiber.set, self)
                 self.value = self._context.run(self._function)
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything; whoever resumes hears of it
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; `resume` reports it
             self.error = error
         finally:
             self.finished = True

@@ -1,8 +1,8 @@
 """Process: one operating system process with an engine in it, as the world simulates it.
 
-Owns: putting the real engine together with a virtual loop, and what it means to die, to stand still and to come back.
+Owns: combining the real engine with a virtual loop, and what it means to die, to hang and to come back.
 Never: decides when any of that happens (world.py).
-Invariants: a dead process changes nothing any more, whatever of its code is still unwound.
+Invariants: a dead process changes nothing, whatever of its code is still unwound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Surroundings(Protocol):
-    """What a process needs of its world."""
+    """What a process needs from its world."""
 
     clock: VirtualClock
     settings: EngineSettings
@@ -45,14 +45,14 @@ class Surroundings(Protocol):
     def acts(self) -> Acts: ...
 
     def is_gone(self, engine: str) -> bool:
-        """Whether the operating system knows that the process of this engine has ended."""
+        """True if the operating system knows that the process of this engine has ended."""
         ...
 
     def unsuitable(self, why: str) -> None: ...
 
 
 class Process:
-    """A process that can be cut off, or stand still and come back."""
+    """A process that can be killed, or hang and come back."""
 
     def __init__(self, world: Surroundings, name: str) -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Process:
         self.alive = True
         self.hangs_until: Until | None = None
         self.resumed: list[Any] | None = None
-        """What the write at which it stood still returns when its callback runs again; empty: it happens only then."""
+        """What the write at which it hung returns when its callback is repeated; empty: it happens only then."""
         self.executor = WatchedExecutor(self, world.watcher, world.settings.grace_seconds)
         self.loop = VirtualLoop(  # type: ignore[abstract]  # what it has not is refused, by a loop over the names
             world.clock, self._refuse, self.executor.blocking.run_in_executor
@@ -70,35 +70,35 @@ class Process:
         self.engine = SimulatedEngine(self)
         self.thawed: asyncio.Future[None] | None = None
         self.fresh = False
-        """It has claimed runs and written nothing since, and had no others before."""
+        """It has claimed runs and written nothing since, and owned no others before."""
         self.renewed_at = world.clock.now()
         self.seen = -1
-        """The world's age when its engine last looked around."""
+        """The world's age when its engine last polled."""
 
     def __repr__(self) -> str:
         return f"<process {self.name}>"
 
     @property
     def rests(self) -> bool:
-        """Whether it has nothing in memory that a new process would not have."""
+        """True if it has nothing in memory that a new process would not have."""
         engine, loop = self.engine, self.loop
         idle = not (loop.ready or engine.actors or self.hangs_until or self.store.is_closed)
         return idle and engine.writer.idle and loop.next_time() is None
 
     @property
     def runs(self) -> bool:
-        """Whether it lives and does not stand still."""
+        """True if it is alive and does not hang."""
         return self.alive and self.hangs_until is None
 
     def cut(self) -> None:
-        """The process is gone, in the middle of whatever it did."""
+        """Kill the process, in the middle of whatever it does."""
         self.alive = False
         self.hangs_until = None
         self.loop.cut()
         self.store.revoke("the process is dead")
 
     def freeze(self, until: Until) -> None:
-        """Nothing of it runs until it comes back."""
+        """Run nothing of it until it comes back."""
         self.hangs_until = until
         self.thawed = self.loop.create_future()
 
@@ -109,8 +109,8 @@ class Process:
             thawed.set_result(None)
 
     def dispose(self) -> None:
-        """The schedule is over. Coroutines are closed here and now, so that no `finally` of theirs runs later. And what
-        knows each other is taken apart, so that it is freed soon."""
+        """End the schedule. Coroutines are closed now, so that no `finally` of theirs runs later, and reference cycles
+        are broken, so that memory is freed soon."""
         self.cut()
         for task in self.loop.tasks:
             discard(task)
@@ -123,7 +123,7 @@ class Process:
 
 
 class SimulatedEngine(Engine):
-    """The real engine, whose writer is the loop and whose background work the world does by hand."""
+    """The real engine, whose writer is the loop and whose background work the world does."""
 
     def __init__(self, process: Process) -> None:
         world = process.world
@@ -149,7 +149,7 @@ class SimulatedEngine(Engine):
 
 
 class SharedVersions(Versions):
-    """The real versions; the same definition is compiled once, however many engines of however many schedules ask."""
+    """The real versions; the same definition is compiled once for all engines of all schedules."""
 
     _compiled: ClassVar[dict[tuple[str, int], Plan]] = {}
     _encoded: ClassVar[dict[int, tuple[Definition, str, bytes]]] = {}
@@ -174,8 +174,8 @@ class SharedVersions(Versions):
 
 
 class LateReader(LoopReader):
-    """Reads at once and tells in the next turn of the loop, so that other things happen in between, as they do while a
-    thread reads."""
+    """Reads at once and returns in the next turn of the loop, so that other things happen in between, as they do while
+    a thread reads."""
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         found = function(*args)
@@ -184,7 +184,7 @@ class LateReader(LoopReader):
 
 
 class LoopWriter:
-    """Does one write per turn of the loop, so that other things happen while it is under way."""
+    """Does one write per turn of the loop, so that other things happen while it is in progress."""
 
     groups_max: ClassVar[int] = 1
 
@@ -200,7 +200,7 @@ class LoopWriter:
     put_group = put
 
     def _work(self) -> None:
-        self._jobs[0]()  # it stays in its place until it is done: a process that stands still runs this again
+        self._jobs[0]()  # it stays in its place until it is done: a process that hangs runs this again
         self._jobs.popleft()
         if self._jobs:
             self._loop.call_soon(self._work)
@@ -215,7 +215,7 @@ class LoopWriter:
 
 
 class SimulatedLease(Lease):
-    """The real lease, with names that are the same in every replay and the world's word for which process has gone."""
+    """The real lease, with names that are the same in every replay; the world says which process has ended."""
 
     def __init__(self, process: Process) -> None:
         world = process.world
@@ -236,7 +236,7 @@ class SimulatedLease(Lease):
         self.engine = f"{self._process.name}-{self._lives}"
 
     def dead_engines(self, now: int) -> list[EngineRow]:
-        """Over a shared store nobody knows which process has gone: there the lease alone decides."""
+        """On a shared store no engine knows which process has ended: there the lease alone decides."""
         gone = self._process.world.is_gone
         return [
             row

@@ -1,12 +1,12 @@
-"""Remembering: a database that is asked the same thing only once.
+"""Remembering: a database that executes the same query only once.
 
-Owns: the tree of everything that was ever written in an exploration, and lazily bringing the real database to the place
-in it where a schedule stands.
-Never: knows what any verb does. What a database answers follows from what was written to it, in that order, and from
-nothing else. So a schedule that begins like an earlier one is given the answers of that one, and the database is only
-asked what it was not asked before.
-Invariants: whatever is written or asked is compared in full with what was remembered, so that a body which is not the
-same each time simply leaves the remembered way. What was handed over is kept: nobody changes a commit once it is
+Owns: the tree of everything that was ever written in an exploration, and lazily bringing the real database to the
+position of a schedule in it.
+Never: knows what an operation does. What a database answers follows from what was written to it, in that order, and
+from nothing else. So a schedule that begins like an earlier one gets the answers of that one, and the database only
+executes new queries.
+Invariants: everything that is written or queried is compared in full with what was remembered, so that a body which is
+not deterministic simply leaves the remembered path. What was handed over is kept: a commit is not changed once it is
 written.
 """
 
@@ -18,8 +18,8 @@ from holdfast.store.row_types import Evidence
 from holdfast.testing.simulation.database import Contents, Image, MemoryStore, WorldDatabase
 
 PLACES_MAX = 20_000
-"""Places that are remembered, of some kilobytes each; then everything is forgotten. An exploration of depth 1 has a few
-thousand, and deeper ones come back only to the latest."""
+"""Positions that are remembered, of some kilobytes each; then everything is forgotten. An exploration of depth 1 has a
+few thousand, and deeper ones return only to the latest."""
 
 
 class _Place:
@@ -30,7 +30,7 @@ class _Place:
     def __init__(self, before: _Place | None, write: tuple[Any, ...]) -> None:
         self.before = before
         self.write = write
-        """What led here from the place before."""
+        """The write that led here from the position before."""
         self.writes: list[tuple[tuple[Any, ...], Any, _Place]] = []
         """Each write that was tried here, its result, and where it leads."""
         self.answers: dict[tuple[Any, ...], list[Any]] = {}
@@ -39,23 +39,23 @@ class _Place:
 
 
 class Remembering(WorldDatabase):
-    """Stands before a real driver, which is asked only for what is not known yet."""
+    """A layer over a real driver, which executes only what is not known yet."""
 
     def __init__(self, *args: Any) -> None:
         self._forget()
         self._is_writing = False
-        """A verb that writes is under way: what it asks meanwhile is nobody's question."""
+        """A write is in progress: its own queries are not remembered."""
         super().__init__(*args)
 
     def _forget(self) -> None:
         self._place = self._beginning = _Place(None, ())
         self._real: _Place | None = None
-        """Where the database stands; None: nowhere in this tree."""
+        """The position of the database; None: outside this tree."""
         self._places = 1
 
     @property
     def notes(self) -> dict[Any, Any]:
-        """For whoever concludes something from all that was written so far: it holds whenever just that was written."""
+        """For conclusions from everything that was written so far: they hold whenever exactly that was written."""
         return self._place.notes
 
     def clear(self) -> None:
@@ -115,7 +115,7 @@ class Remembering(WorldDatabase):
     # --- the real database ---------------------------------------------------------------------------------------
 
     def _bring_up(self) -> None:
-        """Let the database stand where the schedule stands."""
+        """Bring the database to the position of the schedule."""
         if self._real is self._place:
             return
         missing: list[_Place] = []

@@ -1,6 +1,6 @@
-"""Requests: what somebody outside asks of the processes, again and again until there is an answer.
+"""Requests: what a client outside asks of the processes, repeated until there is a response.
 
-Owns: who was asked, and when to ask again: whoever died, stands still or reported an error has not answered.
+Owns: which process was asked, and when to ask again: one that died, hangs or reported an error has not responded.
 Never: knows what is asked (explorer/client.py).
 """
 
@@ -13,22 +13,22 @@ from typing import Any, Protocol
 from holdfast.testing.simulation.process import Process
 
 ASKED_MAX = 60
-"""How often the same is asked in vain before the world counts as stuck."""
+"""How often the same request is repeated before the world counts as stuck."""
 Request = Callable[[Process], Coroutine[Any, Any, None]]
-"""Something that is asked of the engine of a process."""
+"""A request to the engine of a process."""
 
 
 class Client(Protocol):
-    """Who wants something of the engines, from outside."""
+    """A caller of the engines, from outside."""
 
     @property
     def served(self) -> bool:
-        """Whether nobody need wait for it any more, once every run has ended."""
+        """True if the world may end, as far as the client is concerned, once every run has ended."""
         ...
 
     def wants(self, now: int) -> Request | None: ...
     def due_at(self, now: int) -> int | None:
-        """When it will want something, if nothing else happens."""
+        """When it makes its next request, if nothing else happens."""
         ...
 
 
@@ -42,12 +42,12 @@ class Requests:
 
     @property
     def stuck(self) -> bool:
-        """Whether nobody ever answers."""
+        """True if no process ever responds."""
         return self._in_vain > ASKED_MAX
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """Whom the client has asked, and whether it was answered; for telling two states apart."""
+        """Which process was asked, and whether it has responded; to distinguish two states."""
         if self._asked is None:
             return ()
         at, task = self._asked
@@ -55,15 +55,15 @@ class Requests:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is asked, and the client has what it wants at least."""
+        """True if no request is pending, and the client has at least what it wants."""
         return self._client is None or (self._asked is None and self._client.served)
 
     def due_at(self, now: int) -> int | None:
-        """When the client will want something."""
+        """When the client makes its next request."""
         return None if self._client is None or self._asked is not None else self._client.due_at(now)
 
     def serve(self, process: Process, now: int) -> bool:
-        """Let the client ask this process, if it wants something and waits for nobody's answer."""
+        """Let the client ask this process, if it has a request and waits for no response."""
         if self._client is None or not self._is_free():
             return False
         request = self._client.wants(now)

@@ -1,8 +1,9 @@
-"""Fence: nothing inside the simulation waits for the real world.
+"""Sandbox: code under simulation does not wait for the real world, and draws no real randomness.
 
 Owns: noticing, through Python's audit events, that code under simulation really sleeps, connects, starts a thread or
-another process. Such a call is refused, and remembered, because the code may well catch what it gets.
-Never: looks at files; reading and writing them does not wait.
+another process: such a call is refused, and recorded, because the code may catch the error. Fixed randomness. Silent
+logs and garbage collection in portions, for thousands of schedules.
+Never: checks files; reading and writing them does not wait.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Fence:
 
 
 def refuse_sleep(seconds: float) -> None:
-    """In place of time.sleep: before Python 3.13 no audit event tells of it."""
+    """Replaces time.sleep: before Python 3.13 no audit event reports it."""
     if seconds > 0 and _fence.closed:
         _fence.hook("time.sleep", (seconds,))
 
@@ -71,7 +72,7 @@ _fence = _Fence()
 
 @contextmanager
 def refuse_real_waiting() -> Iterator[list[str]]:
-    """Refuse whatever waits for the real world; the list says what was refused so far."""
+    """Refuse everything that waits for the real world; the list has what was refused so far."""
     if not _fence.installed:  # an audit hook cannot be taken away again; while open it does nothing
         _fence.installed = True
         sys.addaudithook(_fence.hook)
@@ -92,7 +93,7 @@ def refuse_real_waiting() -> Iterator[list[str]]:
 
 @contextmanager
 def allow_real_waiting() -> Iterator[None]:
-    """For the kit itself, which needs a thread now and then."""
+    """Allow it for the simulation itself, which sometimes needs a thread."""
     before, _fence.closed = _fence.closed, False
     try:
         yield
@@ -102,7 +103,7 @@ def allow_real_waiting() -> Iterator[None]:
 
 @contextmanager
 def fixed_randomness() -> Iterator[Callable[[int], None]]:
-    """Chance comes from a seed until the block is left; what is given sets the seed again."""
+    """Draw random numbers from a seed until the block ends; the yielded function sets the seed again."""
     state = random.getstate()
     hidden = random.Random(0)
 
@@ -123,8 +124,8 @@ SCHEDULES_PER_COLLECTION = 20
 
 @contextlib.contextmanager
 def collect_in_portions() -> Iterator[Callable[[], None]]:
-    """Every schedule leaves a few thousand objects in cycles. Collected when we say so, and only the young ones, they
-    cost little; what the exploration keeps is looked at once."""
+    """Collect garbage in portions. Every schedule leaves a few thousand objects in cycles; collected every few
+    schedules, and only the young generation, they cost little, and what the exploration keeps is scanned once."""
     enabled = gc.isenabled()
     gc.disable()
     schedules = itertools.count(1)
@@ -142,7 +143,7 @@ def collect_in_portions() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def silence_logs() -> Iterator[None]:
-    """A thousand crashes would fill the log."""
+    """Log nothing: a thousand crashes would fill the log."""
     loggers = [logging.getLogger(name) for name in ("holdfast", "asyncio")]
     before = [logger.disabled for logger in loggers]
     levels = [logger.level for logger in loggers]

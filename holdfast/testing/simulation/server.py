@@ -1,9 +1,9 @@
 """Server: the database of a world, on a PostgreSQL server.
 
-Owns: a schema that is made for one exploration and dropped at its end, beginning again in it, and reading all rows of a
-run as they lie there.
+Owns: a schema that is created for one exploration and dropped at its end, deleting all rows in it, and reading all rows
+of a run as they are stored.
 Never: touches another schema: whatever else is in the database stays as it is.
-On crash: the schema stays behind, under a name that says what it was (`..._explored_...`); drop it.
+On crash: the schema remains, under a name that says what it was (`..._explored_...`); drop it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RARE_ROWS = (
     "SELECT branch, parent, cutoff_seq, key_epoch, reason, origin_no FROM run_branches WHERE run_no = $1 "
     "ORDER BY branch",
 )
-"""Without the numbers that the server gave them: only their order means something."""
+"""Without the numbers that the server gave them: only their order counts."""
 # ruff: noqa: S608 - SQL is put together of names of ours
 _IS_RARE = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in RARE)
 _CONTENTS = " UNION ALL ".join(
@@ -56,7 +56,7 @@ _NUMBER_ON = "; ".join(
     for table in _NUMBERED
 )
 FILLS_PER_TRUNCATE = 200
-"""Deleting is quicker than truncating, and leaves something behind that only a truncate takes away."""
+"""Deleting is quicker than truncating, and leaves dead rows that only a truncate removes."""
 
 
 class ServerStore(PostgresStore, WorldDatabase):
@@ -71,7 +71,7 @@ class ServerStore(PostgresStore, WorldDatabase):
         self.now()  # the connection of the lease is there from now on, too
 
     def close(self) -> None:
-        """For good: the schema is dropped."""
+        """Close for good: the schema is dropped."""
         self._execute(f'DROP SCHEMA "{self._address.schema}" CASCADE')
         super().close()
 
@@ -103,7 +103,7 @@ class ServerStore(PostgresStore, WorldDatabase):
         return tuple(run), tuple(events), tuple(rows)
 
     def commit_in_doubt(self, group: Sequence[Commit]) -> list[CommitResult]:
-        """What the driver does with a group that it has sent, when the connection was lost before the answer."""
+        """Write a group as the driver does when the connection was lost before the answer."""
         return self._do(lambda raw, _: self._group_writer(raw, True).write(group))
 
     def _fetch(self, sql: str, *bindings: Any) -> list[Any]:
@@ -115,7 +115,7 @@ class ServerStore(PostgresStore, WorldDatabase):
     # --- what a simulation needs of the driver ---------------------------------------------------------------------
 
     def _over(self, work: Callable[[Connection, bool], _T], *, writes: bool) -> _T:
-        """The server is no part of the simulation, and is really waited for."""
+        """The server is not part of the simulation, and really waited for."""
         with allow_real_waiting():
             return super()._over(work, writes=writes)
 
@@ -124,7 +124,7 @@ class ServerStore(PostgresStore, WorldDatabase):
             return super()._at_once(name, bindings)
 
     def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        """Can be remembered, as a list cannot."""
+        """A tuple can be a key, as a list cannot."""
         return tuple(values)
 
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
@@ -132,11 +132,11 @@ class ServerStore(PostgresStore, WorldDatabase):
 
 
 class RememberingServer(Remembering, ServerStore):
-    """The same, asked only for what is not known yet."""
+    """The same, executing only what is not known yet."""
 
 
 def _beside(url: str) -> str:
-    """The same server with a schema that nobody uses yet, in which names are looked up first."""
+    """The same server with a new schema, in which names are looked up first."""
     parts = urlsplit(url)
     schema = f"{address(url).schema[:40]}_explored_{secrets.token_hex(4)}"
     options = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"schema": schema, "search_path": schema}

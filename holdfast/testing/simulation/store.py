@@ -1,7 +1,7 @@
-"""Store: one database, and each process's own way to it.
+"""Process store: one database, and the handle of each process.
 
-Owns: which verbs are boundaries (every one that writes), and revoking a dead process's handle.
-Never: changes what a verb does; that is the real driver.
+Owns: which operations are boundaries (every one that writes), and revoking a dead process's handle.
+Never: changes what an operation does; that is the real driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.testing.simulation.virtual_loop import VirtualClock
 
 T = TypeVar("T")
 _READS = frozenset(name for name in vars(Queries) if not name.startswith("_")) - {"store_id", "standing"}
-"""Every verb that only asks. One that is neither here nor written out below is not known: it may well write."""
+"""Every operation that only reads. One that is neither here nor below is unknown: it may write."""
 
 
 class Owner(Protocol):
@@ -29,7 +29,7 @@ class Owner(Protocol):
 
 
 class Acts(Protocol):
-    """Who lets writes happen, or something else instead."""
+    """Lets writes happen, or something else instead."""
 
     def write(self, process: Any, verb: str, about: Any, apply: Callable[[], T]) -> T: ...
 
@@ -46,18 +46,18 @@ class ProcessStore:
         self._closed_because: str | None = None
         self._others_wrote = False
         self.contacts = 0
-        """How often the process has read here, or told somebody something: what it does depends on the world then, or
-        the world on it."""
+        """How often the process has read here, or sent something: then what it does depends on the world, or the world
+        on it."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the simulation does not know {name}, a verb of the store that may write")
 
     def revoke(self, because: str) -> None:
-        """From now on nothing of this handle reaches the database."""
+        """Let nothing of this handle reach the database from now on."""
         self._closed_because = because
 
     def unknown(self, verb: str) -> OutcomeUnknown:
-        """What the driver raises when COMMIT fails: it is closed for good."""
+        """Close the store for good and return what the driver raises when COMMIT fails."""
         self.revoke("an I/O error at COMMIT left the outcome open; open it again")
         return OutcomeUnknown(f"{verb}: an I/O error at COMMIT; it is not known whether it happened")
 
@@ -67,7 +67,7 @@ class ProcessStore:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be read or written through it any more."""
+        """True if nothing can be read or written through it any more."""
         return self._closed_because is not None
 
     def others_wrote(self) -> None:
@@ -84,14 +84,14 @@ class ProcessStore:
         return self._acts.write(self._owner, verb, about, lambda: self._shared.write(verb, *args))
 
     def found_out(self, verb: str, about: Any, result: Any) -> Any:
-        """What a process hears of a write that happened long ago. The driver of a server has lost the connection by
-        then, and asks anew what became of a commit."""
+        """The result of a write that happened long ago. The driver of a server has lost the connection by then, and
+        looks up what became of a commit."""
         return self._shared.write("commit_in_doubt", about) if verb == "commit" and self.is_shared else result
 
     # --- the contract ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """The database is there; what a new process finds in it is what the others left."""
+        """Do nothing: the database exists."""
 
     def close(self) -> None:
         self.revoke("it was closed")
@@ -115,7 +115,7 @@ class ProcessStore:
         return self._clock.now()
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Hints are the world's to give: whoever has not seen the latest is made to look."""
+        """Do nothing: the world makes each process poll that has not seen the latest change."""
 
     def changed(self) -> bool:
         self.contacts += 1

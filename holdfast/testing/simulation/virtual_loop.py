@@ -1,4 +1,11 @@
-"""Clock: time that moves only when somebody moves it."""
+"""Virtual loop: the clock of a world, and the event loop of one simulated process.
+
+Owns: time that advances only when the world advances it; what is ready to run and what waits for a time, for one
+process. asyncio sees nothing else of the world.
+Never: runs by itself (world.py gives the turns), or waits for anything real. What would (sockets, child processes,
+signals) is refused with a hint at fakes.
+On crash: the loop is discarded with everything in it; nothing of it runs again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +22,7 @@ import msgspec
 from holdfast.model.limits import SECOND
 
 START = 1_767_225_600 * SECOND
-"""The first instant of 2026: runs that are never shown to anybody need no real date."""
+"""The first instant of 2026: a fixed date, so that every exploration is the same."""
 
 
 class VirtualClock:
@@ -30,14 +37,14 @@ class VirtualClock:
         return self._now
 
     def elapsed(self) -> None:
-        """A world has one time."""
+        """None: a world has one time."""
 
     def lease_time(self) -> int:
-        """A world has one time."""
+        """The same time: a world has one."""
         return self._now
 
     def synchronise(self) -> None:
-        """Everybody reads the same clock."""
+        """Do nothing: all processes read the same clock."""
 
     @property
     def seconds(self) -> float:
@@ -49,12 +56,12 @@ class VirtualClock:
         return self._start + -int(-seconds * SECOND // 1)
 
     def move_to(self, instant: int) -> None:
-        """Time only goes forward."""
+        """Advance to an instant, never back."""
         self._now = max(self._now, instant)
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A callback that waits for its turn. (asyncio's own would do; this one costs half, fifty times a schedule.)"""
+    """A callback that is ready. (asyncio's own would do; this one costs half, fifty times a schedule.)"""
 
     callback: Callable[..., object]
     args: tuple[Any, ...]
@@ -93,12 +100,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, TimerHandle]] = []
         self._order = itertools.count()
         self.tasks: list[asyncio.Task[Any]] = []
-        """Every task that ever was: when the world ends, none may be left to end by itself."""
+        """All tasks ever: when the world ends, each is closed."""
         self._task_factory: Callable[..., Any] | None = None
         self.closed = False
-        """The process is dead: nothing is taken any more."""
+        """The process is dead: no callback is accepted."""
 
-    # --- what asyncio asks ---------------------------------------------------------------------------------
+    # --- for asyncio ---------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self._clock.seconds
@@ -171,13 +178,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is not None and not self.closed:  # of a dead process nobody waits for anything any more
+        if error is not None and not self.closed:  # in a dead process nothing waits for it
             raise error
 
     async def shutdown_asyncgens(self) -> None:
         return
 
-    # --- what the world asks -------------------------------------------------------------------------------
+    # --- for the world -------------------------------------------------------------------------------------
 
     def next_time(self) -> float | None:
         """When the next timer is due."""
@@ -187,7 +194,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return timers[0][0] if timers else None
 
     def wake_due(self) -> bool:
-        """What is due becomes ready; whether anything has."""
+        """Make due timers ready; True if there are any."""
         if not self._timers:
             return False
         now = self._clock.seconds
@@ -198,7 +205,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return bool(self.ready)
 
     def cut(self) -> None:
-        """The process has died."""
+        """Drop everything: the process has died."""
         self.closed = True
         self.ready.clear()
         self._timers.clear()

@@ -1,7 +1,7 @@
-"""Bodies: where they run in a simulated process, and who watches them.
+"""Watched bodies: where bodies run in a simulated process, and how they are observed.
 
-Owns: sync and `process=True` bodies on the loop instead of in threads and children, contexts that tell the watcher what
-a body asks for, and `Execution`, which is one life of a body or of a step.
+Owns: sync and `process=True` bodies on the loop instead of in threads and children, contexts that report to the watcher
+what a body does, and `Execution`, which is one execution of a body or of a step.
 Never: decides about faults (world.py) or judges what a body did (explorer/effects.py).
 """
 
@@ -37,13 +37,13 @@ from holdfast.worker.tries import Try
 R = TypeVar("R")
 Done = Callable[[Any, BaseException | None], None]
 _OWN = "holdfast.worker.builtin_handlers"
-"""Where bodies come from that are the engine's own (sleeping, waiting for a child) and nobody's effect."""
+"""The module of the engine's own bodies (sleeping, waiting for a child), which are no effects."""
 _BINDERS: dict[str, Binder] = {}
-"""Of handlers as they are registered; a watched one binds like the plain one, in every process of every schedule."""
+"""Binders of handlers as registered; a watched one binds like the plain one, in every process of every schedule."""
 
 
 class Execution:
-    """One life of a body, or of a step inside one."""
+    """One execution of a body, or of a step inside one."""
 
     __slots__ = (
         "attempt",
@@ -71,7 +71,7 @@ class Execution:
         self.keys: set[str] = set()
         """The idempotency keys that it was given."""
         self.remembered = False
-        """It made remembered calls: it is run again on purpose, and its steps are what counts."""
+        """It made recorded calls: it is replayed on purpose, and its steps are what counts."""
         self.result: Any = None
         self.under_way = False
 
@@ -86,13 +86,13 @@ current_execution: ContextVar[Execution | None] = ContextVar("holdfast_current_e
 
 
 class Watcher(Protocol):
-    """Who hears of every body and step, and may let the process die around them."""
+    """Observes every body and step, and may kill the process around them."""
 
     in_fibers: bool
-    """Whether sync bodies must be able to stand still in their middle."""
+    """True if sync bodies must be able to hang in their middle."""
 
     def begins(self, process: Any, what: str) -> None:
-        """The engine lets a body or a step begin."""
+        """Called when the engine starts a body or a step."""
         ...
 
     async def run(self, execution: Execution, make: Callable[[], Awaitable[R]]) -> R: ...
@@ -155,7 +155,7 @@ class WatchedInlineContext(_Watched, InlineContext):
 
 
 class WatchedRunner(StepRunner):
-    """A step that the watcher hears of."""
+    """A step that the watcher observes."""
 
     def __init__(self, plain: StepRunner, fn: Any) -> None:
         self.__dict__.update(plain.__dict__)
@@ -211,7 +211,7 @@ class BlockingCalls:
         return entry
 
     def run_in_executor(self, job: Callable[[], Any], done: Done) -> object:
-        """The same for what the loop is asked to run beside itself."""
+        """The same for what the loop is asked to run in a thread."""
         return self.start(job, done)
 
     def _run(self, job: Callable[[], Any], entry: _Job, done: Done) -> None:
@@ -234,7 +234,7 @@ class BlockingCalls:
         fiber.resume()
 
     def end_fibers(self) -> None:
-        """Nothing will go on with them."""
+        """End the fibers that will never continue."""
         for fiber in self.fibers:
             fiber.kill()
 
@@ -253,11 +253,11 @@ class WatchedExecutor(LocalExecutor):
         self._threads = self._step_threads = cast(ThreadBodies, self.blocking)  # the same two calls, without threads
         self._attempts: list[Attempt] = []
         self._isolated_attempts: list[Attempt] = []
-        """Of suspects: in production each has a process of its own."""
+        """Attempts of crash suspects: in production each has a process of its own."""
 
     @staticmethod
     def of(ctx: Context) -> WatchedExecutor:
-        """Who runs the body that this ctx belongs to."""
+        """The executor of the body that this ctx belongs to."""
         return cast(WatchedExecutor, ctx._activation.on_exit.__self__)  # type: ignore[attr-defined]
 
     def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
@@ -283,7 +283,7 @@ class WatchedExecutor(LocalExecutor):
             self.blocking.loop.tasks.append(body.task)
 
     def own_death(self, attempt: Attempt) -> Callable[[], None] | None:
-        """What happens when the process of a suspect's body dies; None: the body dies with its engine."""
+        """What happens when the process of a crash suspect's body dies; None: the body dies with its engine."""
         if not any(isolated is attempt for isolated in self._isolated_attempts):
             return None
 
@@ -296,7 +296,7 @@ class WatchedExecutor(LocalExecutor):
         return die
 
     def dispose(self) -> None:
-        """Nothing of it runs any more. The collector does not see attempts: what they know would never be freed."""
+        """Discard everything. The garbage collector does not see attempts: what they refer to would never be freed."""
         self.blocking.end_fibers()
         self._live.clear()
         for attempt in self._attempts:
@@ -347,7 +347,7 @@ class WatchedExecutor(LocalExecutor):
 
 
 def _survives(handler: Handler, result: R) -> R:
-    """A result must be the same after it was stored; production trusts it, a simulation looks."""
+    """Check that a result is the same after it was stored and read; production trusts it."""
     stored = encode(result, handler.returns, what="result")
     again = encode(decoder(handler.returns)(stored), handler.returns, what="result")
     if again != stored:

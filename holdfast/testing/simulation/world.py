@@ -1,11 +1,13 @@
 """World: processes that share one database and one clock, and the choices that make up a schedule.
 
-Owns: whose turn it is, when time moves, who is dead, stands still or comes back, and when there is nothing left to do.
+Owns: which process runs next, when time advances, which process is dead, hangs or comes back, and when nothing is left
+to do.
 Never: judges what happened (explorer/oracle.py), or chooses the faults (a tape does, boundaries.py).
-Invariants: the same tape and the same seed give the same schedule. Time moves only when nothing can happen without it.
+Invariants: the same tape and the same seed give the same schedule. Time advances only when nothing can happen without
+it.
 
-A process that dies is cut off in the middle of a callback. One that stands still keeps its memory, and the write at
-which it stopped happens when it comes back (or has happened already): that is a zombie.
+A process that dies is cut off in the middle of a callback. One that hangs keeps its memory, and the write at which it
+stopped happens when it comes back (or has happened already): that is a zombie.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from holdfast.engine.settings import EngineSettings
 from holdfast.model.limits import SECOND
@@ -27,22 +29,21 @@ from holdfast.testing.simulation.requests import Client, Requests
 from holdfast.testing.simulation.virtual_loop import VirtualClock
 from holdfast.testing.simulation.watched_bodies import Watcher
 
-T = TypeVar("T")
 Newer = Literal["marked", "unmarked"]
 """How a newer Holdfast that writes to the runs of a dead process leaves them: with their format raised, or not."""
 TURNS_MAX = 20_000
-"""Turns of a schedule; one that takes more is going round in circles."""
-LOOKS_MAX = 60
-"""How often time is moved by a second in the hope that somebody takes care of what is left."""
+"""Turns of a schedule; one that takes more is a livelock."""
+POLLS_MAX = 60
+"""How often time is advanced by a second because an engine should find the work that is left."""
 
 SETTINGS = EngineSettings(
     lease_seconds=3.0, grace_seconds=2.0, idle_seconds=1.0, sweep_seconds=5.0, threads=64, processes=4
 )
-"""Shorter than in production, so that what must wait for a lease or a sweep takes few steps."""
+"""Shorter than in production, so that waiting for a lease or a poll takes few steps."""
 
 
 class Observer(Protocol):
-    """Who looks at the database after every write, and at the end."""
+    """Checks the database after every write, and at the end."""
 
     def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None: ...
 
@@ -76,26 +77,27 @@ class World:
         """The schedule has ended: whatever is still unwound has no effect."""
         self.livelock = False
         self.alike = False
-        """Whoever watches states has seen this one before: the schedule need not be run to its end."""
+        """This state was reached before: the schedule need not be run to its end."""
         self._is_known: Callable[[str], bool] | None = None
         self._first: Process | None = None
-        """Who has just come back: it goes on until it rests, so that what it was about to do happens now."""
+        """The process that has just come back: it runs until it is idle, so that what it was about to do happens
+        now."""
         self._unwatched: tuple[str, Process] | None = None
         self._standby = standby
         self._newer = newer
         self.rewritten: dict[int, RunRow] = {}
         """Runs that a newer Holdfast has written to, as it left them."""
         self.rewritten_at = 0
-        """How many boundaries had been met then."""
+        """How many boundaries had been reached then."""
         self._random = random.Random(seed) if seed else None
         self.requests = Requests(client)
         self._age = 0
-        """Writes so far: whoever has looked at this age has seen everything."""
+        """Writes so far: a process that has polled at this age has seen everything."""
         self._awake = 0
-        """Grows whenever a process dies, stands still or comes back."""
+        """Grows whenever a process dies, hangs or comes back."""
         self._turns = 0
-        self._looks = 0
-        self._look_failed = False
+        self._polls = 0
+        self._poll_failed = False
 
     # --- a schedule ----------------------------------------------------------------------------------------------
 
@@ -109,19 +111,19 @@ class World:
                 if self._is_over():
                     if not self._come_back():
                         return
-                elif not (self._look_around() or self._come_back() or self._move_time()):
+                elif not (self._poll_all() or self._come_back() or self._move_time()):
                     return
 
     def settle(self) -> None:
-        """Let everything happen that happens without time passing."""
+        """Do everything that needs no time."""
         self._turns = 0
         with outside_running_loop():
             while not self.livelock:
-                if not (self._take_turns() or self._wake_due() or self._supervise() or self._look_around()):
+                if not (self._take_turns() or self._wake_due() or self._supervise() or self._poll_all()):
                     return
 
     def pass_time(self, micros: int) -> None:
-        """Let time pass, and everything happen meanwhile, in its order."""
+        """Advance time, and do everything that happens meanwhile, in its order."""
         until = self.clock.now() + micros
         self.settle()
         while (instant := min(self._instants(), default=until)) < until:
@@ -131,13 +133,13 @@ class World:
         self.settle()
 
     def watch_states(self, is_known: Callable[[str], bool]) -> None:
-        """Ask whenever the future follows from the database alone whether this state was seen before; if so the
-        schedule ends there. That is so after a death, and when an engine has just claimed runs or gone on with them,
+        """Ask `is_known`, whenever the future depends on the database alone, whether this state was reached before; if
+        so the schedule ends there. That is so after a death, and when an engine has just claimed runs or advanced them,
         provided that no other process has anything in memory."""
         self._is_known = is_known
 
     def dispose(self) -> None:
-        """Forget the processes; nothing of them runs any more."""
+        """Discard the processes; nothing of them runs any more."""
         self.over = True
         with outside_running_loop():
             for process in self.processes:
@@ -145,7 +147,7 @@ class World:
                 process.dispose()
 
     def boot(self) -> Process:
-        """Start a process; it opens the database and takes over what nobody drives."""
+        """Start a process; it opens the database and takes over runs without an owner."""
         process = Process(self, chr(ord("A") + len(self.processes)))
         self.processes.append(process)
         self._call(process, self._open(process))
@@ -162,10 +164,10 @@ class World:
     def _call(process: Process, work: Any) -> asyncio.Task[Any]:
         return process.loop.create_task(work)
 
-    # --- whose turn it is ----------------------------------------------------------------------------------------
+    # --- turns -----------------------------------------------------------------------------------------------------
 
     def _take_turns(self) -> bool:
-        """One turn for every process that has something to do; False when none has."""
+        """Give one turn to every process that is ready; False if none is."""
         ready = [p for p in self.processes if p.loop.ready and p.hangs_until is None]
         if not ready:
             return False
@@ -176,10 +178,10 @@ class World:
                 ready = [self._first]
             else:
                 self._first = None
-                self._look_at_state(*self._unwatched or ("", ready[0]))
+                self._check_state(*self._unwatched or ("", ready[0]))
                 if self.alike:
                     return False
-        if len(ready) == 1:  # nobody else can become ready unless it comes back or is started
+        if len(ready) == 1:  # no other process can become ready unless it comes back or is started
             process, age = ready[0], self._awake
             while process.loop.ready and self._awake == age:
                 self._turn(process)
@@ -189,7 +191,7 @@ class World:
         return True
 
     def _turn(self, process: Process) -> None:
-        """What is ready now, as an event loop does; what becomes ready meanwhile waits for the next turn."""
+        """Run what is ready now, as an event loop does; what becomes ready meanwhile waits for the next turn."""
         self._turns += 1
         if self._turns > TURNS_MAX:
             self.livelock = True
@@ -211,42 +213,42 @@ class World:
                 return
 
     def _supervise(self) -> bool:
-        """Start a process where one is missing, and let the client ask again when nobody has answered it."""
+        """Start a process if none is running, and let the client repeat a request without a response."""
         for process in self.processes:
             if process.alive and process.engine.fatal is not None:
-                self.kill(process)  # an engine that cannot use its store any more is ended by whoever runs it
+                self.kill(process)  # a supervisor ends an engine that cannot use its store any more
                 return True
         running = [p for p in self.processes if p.runs]
         if not running:
             self.boot()
             return True
-        # who was started last is asked: where several live, it is seldom the one that drives the run
+        # ask the newest process: where several live, it is seldom the one that drives the run
         served = self.requests.serve(running[-1], self.clock.now())
         self.livelock = self.livelock or self.requests.stuck
         return served
 
-    def _look_around(self) -> bool:
-        """Every engine looks for work; one that has seen everything need not look again."""
+    def _poll_all(self) -> bool:
+        """Let every engine poll that has not seen the latest write."""
         looked = False
         for process in self.processes:
             if process.runs and process.seen != self._age:
                 process.seen = self._age
                 looked = True
-                self._call(process, self._patrol(process))
+                self._call(process, self._poll(process))
         return looked
 
-    async def _patrol(self, process: Process) -> None:
+    async def _poll(self, process: Process) -> None:
         try:
             await process.engine.poll_loop.poll_once()
-        except Exception:  # noqa: BLE001 - the engine's own loop logs it, and looks again a second later
-            self._look_failed = True
+        except Exception:  # noqa: BLE001 - the engine's own loop logs it, and polls again a second later
+            self._poll_failed = True
 
     def _is_over(self) -> bool:
-        """Whether the client was answered and every run has ended, so that whatever still happens comes too late."""
+        """True if the client was answered and every run has ended, so that whatever still happens comes too late."""
         return self.requests.done and self.shared.is_finished()
 
     def _come_back(self) -> bool:
-        """The others have nothing left to do: whoever still stands still comes back."""
+        """Let a hanging process come back, if the other processes have nothing left to do."""
         for process in self.processes:
             if process.hangs_until is not None and (self.shared.is_finished() or not self._lease_lives(process)):
                 self._thaw(process)
@@ -259,7 +261,7 @@ class World:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _move_time(self) -> bool:
-        """Go to the next instant at which something can happen; False when there is none."""
+        """Advance to the next instant at which something can happen; False if there is none."""
         now, timer = self.clock.now(), self.shared.next_timer()
         instants = self._instants()
         standing = {p.engine.lease.engine for p in self.processes if p.hangs_until is not None}
@@ -269,13 +271,13 @@ class World:
         asked_at = self.requests.due_at(now)
         if asked_at is not None:
             instants.append(asked_at)
-        if not expiring and self._is_worth_a_look(overdue=timer is not None and timer <= now):
+        if not expiring and self._should_poll_again(overdue=timer is not None and timer <= now):
             instants.append(now + SECOND)
         if not instants:
             return False
         self._advance(min(instants))
         if self._standby and len(self.processes) == 1:
-            self.boot()  # whoever waits is not alone: two engines look after one database
+            self.boot()  # two engines share the database while a run waits
         return True
 
     def _instants(self) -> list[int]:
@@ -291,19 +293,18 @@ class World:
             instants.append(timer)
         return instants
 
-    def _is_worth_a_look(self, overdue: bool) -> bool:
-        """Whether an engine that looks again should find something; not for ever, or a stuck run would go unnoticed."""
-        failed, self._look_failed = self._look_failed, False
+    def _should_poll_again(self, overdue: bool) -> bool:
+        """True if an engine that polls again should find something; not for ever, or a stuck run would go unnoticed."""
+        failed, self._poll_failed = self._poll_failed, False
         if not (failed or overdue) and self.shared.is_at_rest():
-            self._looks = 0
+            self._polls = 0
             return False
-        self._looks += 1
-        return self._looks < LOOKS_MAX
+        self._polls += 1
+        return self._polls < POLLS_MAX
 
     def _wake_due(self) -> bool:
-        """What is due by now becomes ready."""
-        woken = [process for process in self.processes if process.runs and process.loop.wake_due()]
-        return bool(woken)
+        """Make due timers ready."""
+        return bool([process for process in self.processes if process.runs and process.loop.wake_due()])
 
     def _advance(self, instant: int) -> None:
         self.clock.move_to(instant)
@@ -317,7 +318,7 @@ class World:
     # --- what was written ----------------------------------------------------------------------------------------
 
     def wrote(self, process: Process, verb: str, about: Any, result: Any) -> None:
-        """The database has changed, and everybody who watches it hears of it."""
+        """Record a write, and inform every process and the observer."""
         if verb == "take_slots" and not result:
             return  # it has not
         self._age += 1
@@ -329,13 +330,14 @@ class World:
             self.observer.wrote(process, verb, about, result)
         if verb == "claim" and result and not process.engine.actors:
             process.fresh = True
-            self._look_at_state(verb, process)
+            self._check_state(verb, process)
         elif verb == "commit" and process.fresh:
             process.fresh = False
-            self._look_at_state(verb, process)
+            self._check_state(verb, process)
 
-    def _look_at_state(self, label: str, process: Process) -> None:
-        """The future of this process follows from the database; does that of the world?"""
+    def _check_state(self, label: str, process: Process) -> None:
+        """Called when the future of this process depends on the database alone: check whether that of the world
+        does."""
         self._unwatched = None
         if not label or self._is_known is None or self._random is not None:
             return
@@ -359,7 +361,7 @@ class World:
     # --- dying, standing still, coming back ------------------------------------------------------------------------
 
     def kill(self, process: Process) -> None:
-        """The process ends here. On one host the others see that at once."""
+        """Kill a process. On one host the other processes see that at once."""
         process.cut()
         self._age += 1
         self._awake += 1
@@ -367,7 +369,7 @@ class World:
             engine, now = process.engine.lease.engine, self.clock.now()
             self.rewritten |= write_as_newer_version(self.shared, engine, now, marked=self._newer == "marked")
             self.rewritten_at = self.rewritten_at or len(self.boundaries)
-        self._look_at_state("death", process)
+        self._check_state("death", process)
 
     def freeze(self, process: Process, until: Until) -> None:
         process.freeze(until)
@@ -388,7 +390,7 @@ class World:
 
     @property
     def boundaries(self) -> list[Boundary]:
-        """What was met so far."""
+        """The boundaries that were reached so far."""
         return self.acts.met
 
     def is_gone(self, engine: str) -> bool:
