@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.authoring import functions
-from holdfast.engine import loops
+from holdfast.engine import event_loop
 from holdfast.engine.engine import Engine
-from holdfast.engine.settings import from_environment
+from holdfast.engine.engine_settings import from_environment
 from holdfast.inspect import leftovers
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import RunSuspended, UsageError
@@ -155,7 +155,7 @@ def run(
         pass
     else:
         raise UsageError("hf.run cannot be called from async code; use `async with hf.open(...)` and engine.start(...)")
-    return loops.run(_run(workflow, db, run_id, priority, timeout, inputs))
+    return event_loop.run(_run(workflow, db, run_id, priority, timeout, inputs))
 
 
 async def _run(

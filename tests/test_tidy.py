@@ -23,7 +23,6 @@ FUNCTION_LINES_MAX = 60
 
 LONG_FILES: set[str] = {
     "holdfast/inspect/doctor/legality.py",
-    "holdfast/engine/engine.py",
     "holdfast/model/errors.py",
     "holdfast/model/events.py",
     "holdfast/model/evolve.py",
@@ -80,7 +79,6 @@ LONG_FILES: set[str] = {
 LONG_FUNCTIONS: set[str] = {
     "holdfast/cli/commands/resuming_runs.py: resume",
     "holdfast/cli/commands/working.py: worker",
-    "holdfast/engine/ownership/load.py: load",
     "holdfast/opening.py: open_engine",
     "holdfast/cli/commands/crashtest.py: crashtest",
     "holdfast/testing/explorer/search.py: explore",
@@ -137,10 +135,10 @@ used. A number that this project could choose differently does not belong here."
 VAGUE_WORDS_MAX = 539
 """How often nobody, somebody and whoever occur in holdfast/. The aim is 20."""
 
-KNOTTED_MODULES_MAX = 30
+KNOTTED_MODULES_MAX = 11
 """How many modules are in an import cycle when imports under TYPE_CHECKING count. The aim is 0."""
 
-ENGINE_HOLDERS_MAX = 12
+ENGINE_HOLDERS_MAX = 3
 """How many modules keep an Engine in an attribute. The aim is 3."""
 
 # --- lengths ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Configuration: where the database is, and the numbers of the engine.
 
 Owns: the order flag, variable, project file, default; and what `holdfast.toml` may say.
-Never: knows what a setting means (holdfast.engine.settings does).
+Never: knows what a setting means (holdfast.engine.engine_settings does).
 
     [holdfast]
     database_url = "sqlite:///runs.db"

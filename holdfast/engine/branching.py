@@ -12,16 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any
 
 import msgspec
 
-from holdfast.engine import redelivery
-from holdfast.engine.catalogue import DRIVEN, Recovered
-from holdfast.engine.edits import prepare
-from holdfast.engine.inbox import message_rows
-from holdfast.engine.orders import check_run_id
-from holdfast.engine.rebuilding import LowToken
+from holdfast.engine.messages import Inbox, message_rows
+from holdfast.engine.ownership.claim import Claims
+from holdfast.engine.ownership.custody import Custody
+from holdfast.engine.recovering import DRIVEN, Recovered, RunRecovery
+from holdfast.engine.run.actor import RunActor
+from holdfast.engine.run_inputs import check_run_id, prepare
+from holdfast.engine.run_requests import RunRequests
+from holdfast.engine.runtime import Runtime
+from holdfast.engine.starting import Starting
+from holdfast.engine.undriven_commits import (
+    LowToken,
+    answer_commit,
+    copies,
+    opening_commit,
+    refusal_commit,
+    signals_to_redeliver,
+)
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import (
@@ -41,15 +53,12 @@ from holdfast.rules import branch_cut, branch_opening, previews
 from holdfast.rules.branch_opening import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.store.records import state_rows
-from holdfast.store.records.journal import History
+from holdfast.store.records.journal import DAMAGE, History, hold_reason
 from holdfast.store.records.run_records import find_run
 from holdfast.store.records.stored_values import held_value
-from holdfast.store.row_types import BranchRow, Commit, CommitResult, MessageOutcome, MessageRow, RunChange, RunRow
+from holdfast.store.row_types import Commit, CommitResult, MessageOutcome, MessageRow, RunRow
 
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-    from holdfast.engine.run.actor import RunActor
-
+log = logging.getLogger("holdfast.engine")
 _asked = msgspec.json.Decoder(Asked).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -74,8 +83,23 @@ class Plan(msgspec.Struct):
 class Branching:
     """Opens branches of the runs of one store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        runtime: Runtime,
+        custody: Custody,
+        starting: Starting,
+        claims: Claims,
+        inbox: Inbox,
+        requests: RunRequests,
+        recovery: RunRecovery,
+    ) -> None:
+        self._runtime = runtime
+        self._custody = custody
+        self._starting = starting
+        self._claims = claims
+        self._inbox = inbox
+        self._requests = requests
+        self._recovery = recovery
 
     # --- asking --------------------------------------------------------------------------------------------
 
@@ -88,9 +112,9 @@ class Branching:
         row = plan.history.row
         # who asks again after a crash, or beside somebody else who wants the same, means the same branch
         message_id = derived("m_", row.run_id, row.last_seq, kind, _encode(asked).decode())
-        outcome = await self._engine.inbox.request(row.run_no, kind, asked, message_id=message_id)
+        outcome = await self._requests.request(row.run_no, kind, asked, message_id=message_id)
         if drive:
-            await self._engine.claims.drive(row)
+            await self._claims.drive(row)
         return int(outcome["branch"])
 
     async def preview(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Preview:
@@ -103,11 +127,11 @@ class Branching:
     async def _think_over(
         self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, as_run: bool = False
     ) -> Plan:
-        run_no = (await self._engine.read(find_run, self._engine.store, run_id)).run_no
-        actor = self._engine.actors.get(run_no)
+        run_no = (await self._runtime.read(find_run, self._runtime.store, run_id)).run_no
+        actor = self._custody.actors.get(run_no)
         if actor is not None:
             await actor.flushed()
-        row = await self._engine.read(self._engine.store.run_by_no, run_no)
+        row = await self._runtime.read(self._runtime.store.run_by_no, run_no)
         assert row is not None
         return await asyncio.to_thread(self._think, row, kind, asked, edits, as_run)
 
@@ -125,7 +149,7 @@ class Branching:
     def _history(self, row: RunRow, asked: Asked, as_run: bool) -> History:
         """The journal of a run, read whole. Of a damaged one, a run that is forked off at an earlier event (`as_run`)
         needs only what is before."""
-        store, versions = self._engine.store, self._engine.versions
+        store, versions = self._runtime.store, self._runtime.versions
         try:
             return History(store, versions, row)
         except NewerFormat:
@@ -142,12 +166,12 @@ class Branching:
         when the request makes sense."""
         await actor.pause()
         try:
-            row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
+            row = await self._runtime.read(self._runtime.store.run_by_no, actor.run_no)
             if actor.is_detached or row is None:
-                self._engine.inbox.look_soon()  # whoever has it now finds the message; perhaps nobody has it
+                self._inbox.deliver_soon()  # whoever has it now finds the message; perhaps nobody has it
                 return
             if message.kind == "recover":
-                mine = f"engine {self._engine.lease.engine} drives it, and has found its rows and its journal in order"
+                mine = f"engine {self._runtime.lease.engine} drives it, and has found its rows and its journal in order"
                 found: Commit | Refusal = Refusal(DRIVEN, mine)
             else:
                 found = await asyncio.to_thread(self._carry_out, row, message)
@@ -161,29 +185,69 @@ class Branching:
         elif not actor.is_detached:
             actor.detach(LeaseLost(f"run {row.run_id} goes on from elsewhere"))
             await self.land(found)
-            await self._engine.claims.claim([row.run_no])
+            await self._claims.claim([row.run_no])
 
     async def apply(self, row: RunRow, message: MessageRow) -> None:
         """A request for a run whose lease we hold and that nobody drives. The lease is given back with it."""
         found = await asyncio.to_thread(self._carry_out, row, message)
-        await self.land(_refuse(row, message, found) if isinstance(found, Refusal) else found)
+        await self.land(refusal_commit(row, message, found) if isinstance(found, Refusal) else found)
+
+    async def open_branch(self, row: RunRow, message: MessageRow) -> None:
+        """Open a branch of a run that was claimed for it, then claim the run again: nothing of it starts before."""
+        await self.apply(row, message)
+        await self._claims.claim([row.run_no])
+        await self._inbox.deliver_new()
+
+    async def repair(self, row: RunRow, wish: MessageRow | None) -> None:
+        """Recover a claimed run whose rows and journal do not end at the same event, or put it on hold. `wish` is the
+        message of an operator who asked for it, and who receives the outcome."""
+        try:
+            commit = await asyncio.to_thread(self._recovery.commit, row, wish)
+            if isinstance(commit, LowToken):
+                await self._raise_token(row, commit.raised)
+                return
+            if isinstance(commit, Recovered):  # the doctor compares more than this engine does
+                raise CannotBeRepaired(commit.what)
+        except (CannotBeRepaired, *DAMAGE) as e:
+            why = hold_reason(e)
+            log.error("run %s is put on hold: %s", row.run_id, why)
+            await self._custody.put_on_hold(row.run_no, row.token, why, unused=True)
+            if wish is not None:
+                await self.refuse(row, wish, e)
+            return
+        await self.land(commit)
+        await self._claims.claim([row.run_no])
+        if wish is not None:
+            await self._inbox.deliver_new()
+
+    async def _raise_token(self, row: RunRow, token: int) -> None:
+        """Give a run whose row fell behind its journal a token above those of its events, and claim it again: its next
+        owner repairs the rest."""
+        runtime = self._runtime
+        await runtime.committer.insist(runtime.store.raise_token, row.run_no, row.token, runtime.lease.engine, token)
+        await self._claims.claim([row.run_no])
+        await self._inbox.deliver_new()
 
     async def refuse(self, row: RunRow, message: MessageRow, error: HoldfastError) -> None:
         """Answer a request that led to nothing, for a run whose token is still the one that we know."""
-        await self.land(_refuse(row, message, Refusal(error.code, error.message)))
+        await self.land(refusal_commit(row, message, Refusal(error.code, error.message)))
 
     def _carry_out(self, row: RunRow, message: MessageRow) -> Commit | Refusal:
         """The commit that a request leads to, or why there is none."""
         try:
             if message.kind == "recover":
-                found = self._engine.catalogue.commit(row, message)
+                found = self._recovery.commit(row, message)
                 if isinstance(found, LowToken):  # its rows agree with its journal otherwise: its row was edited
                     raise CannotBeRepaired(
                         f"its last event has token {found.journal}, and its row has only reached {row.token}; "
                         f"`holdfast doctor {row.run_id} --rebuild` raises it"
                     )
-                return found if isinstance(found, Commit) else _answer(row, message, _applied(found))
-            history = History(self._engine.store, self._engine.versions, row)
+                return (
+                    found
+                    if isinstance(found, Commit)
+                    else answer_commit(row, message, {"outcome": "applied", **msgspec.to_builtins(found)})
+                )
+            history = History(self._runtime.store, self._runtime.versions, row)
             return self._commit(_plan(history, message.kind, _asked(message.payload)), message)
         except Refusal as refusal:
             return refusal
@@ -198,7 +262,7 @@ class Branching:
         current = plan.history.state(row.branch)
         current.head_hash, current.seq = row.head_hash, row.last_seq
         draft, base = (
-            Draft(current, self._engine.clock.now(), self._engine.clock.elapsed()),
+            Draft(current, self._runtime.clock.now(), self._runtime.clock.elapsed()),
             plan.base(row.run_no, row.run_id),
         )
         request = branch_opening.REQUESTS[kind]
@@ -210,45 +274,23 @@ class Branching:
     def _commit(self, plan: Plan, message: MessageRow) -> Commit:
         draft = self._draft(plan, message.kind)
         draft.emit(ev.MessageConsumed(message.message_id, message.kind))
-        commit = self.opening(plan.history.row, draft, plan.branch)
+        commit = opening_commit(self._runtime.store, plan.history.row, draft, plan.branch)
         commit.change = state_rows.run_change(draft.state, None)
         commit.waits = state_rows.wait_rows(draft.state, draft.entries)
         commit.timers = state_rows.timer_rows(draft.state, draft.entries)
-        commit.messages = message_rows(self._engine.store, draft, {})
+        commit.messages = message_rows(self._runtime.store, draft, {})
         verdict = {"outcome": "applied", "branch": plan.branch.branch}
-        returned = redelivery.signals_to_redeliver(
-            self._engine.store, plan.history.row.run_no, plan.history.entries, plan.kept
-        )
+        returned = signals_to_redeliver(self._runtime.store, plan.history.row.run_no, plan.history.entries, plan.kept)
         commit.outcomes = [MessageOutcome(message.message_id, "consumed", _encode(verdict)), *returned]
         return commit
 
-    def opening(self, row: RunRow, draft: Draft, branch: Branch, origin_no: int | None = None) -> Commit:
-        """Events and rows of the new branch, the rows in the place of the old one's."""
-        state = draft.state
-        events, _ = state_rows.event_rows(state, draft.entries, row.token)
-        before = {(n.node, n.path, n.visit): n for n in self._engine.store.nodes(row.run_no)}
-        after = {(n[1], n[2], n[3]): n for n in state_rows.changed_nodes(state)}
-        state.fold_changed = True
-        cut = (branch.branch, branch.parent or 0, branch.cutoff_seq, branch.key_epoch, branch.reason)
-        return Commit(
-            row.run_no,
-            row.token,
-            row.last_seq,
-            nodes=[node for key, node in after.items() if before.get(key) != node],
-            events=events,
-            opens=BranchRow(row.run_no, *cut, origin_no, draft.now),
-            gone=[key for key in before if key not in after],
-            version=branch.version if branch.version != row.version else 0,
-            expected_hash=row.head_hash,
-        )
-
     async def land(self, commit: Commit) -> None:
         """Write a commit of a run that nobody drives."""
-        _raise_unless_durable(await self._engine.committer.commit_one(commit))
-        self._engine.values.forget(commit.run_no)
-        self._engine.hub.notify(commit.run_no)
+        _raise_unless_durable(await self._runtime.committer.commit_one(commit))
+        self._runtime.values.forget(commit.run_no)
+        self._runtime.hub.notify(commit.run_no)
         if commit.messages:
-            self._engine.inbox.look_soon()
+            self._inbox.deliver_soon()
 
     # --- a run of its own ----------------------------------------------------------------------------------
 
@@ -258,45 +300,45 @@ class Branching:
         """A new run that has another one's history, up to a point, as its own. The other one is not touched. Asking
         twice for the same is one fork."""
         check_run_id(as_run)
-        engine = self._engine
+        runtime = self._runtime
         plan = await self._think_over(run_id, "fork", asked, edits, as_run=True)
-        existing = await engine.read(engine.store.run, as_run)
+        existing = await runtime.read(runtime.store.run, as_run)
         if existing is None:
             while True:
-                run_no = await engine.starting.number()
+                run_no = await self._starting.number()
                 commit = await asyncio.to_thread(self._new_run, plan, run_no, as_run)
-                landed = await engine.committer.commit_one(commit)
+                landed = await runtime.committer.commit_one(commit)
                 if landed.refusal != "number_taken":
                     break
-                engine.starting.forget_numbers([run_no])
+                self._starting.forget_numbers([run_no])
             if landed.refusal not in (None, "run_exists"):
                 raise StoreError(f"run {as_run} could not be forked: {landed.detail}")
-            existing = await engine.read(find_run, engine.store, as_run)
+            existing = await runtime.read(find_run, runtime.store, as_run)
         if existing.input_hash != _request_hash(plan):
             raise RunExists(f"run {as_run} exists, and it is not this fork of {run_id}. Choose another run id.")
         if drive:
-            await engine.claims.drive(existing)
+            await self._claims.drive(existing)
         return existing
 
     def _new_run(self, plan: Plan, run_no: int, run_id: str) -> Commit:
-        now = self._engine.clock.now()
+        now = self._runtime.clock.now()
         blank = RunState.new(plan.head.plan, run_no, run_id, now)
         blank.seq, blank.head_hash = plan.opening.cutoff_seq, plan.history.hash_at(plan.opening.cutoff_seq)
-        draft, base = Draft(blank, now, self._engine.clock.elapsed()), plan.base(run_no, run_id)
+        draft, base = Draft(blank, now, self._runtime.clock.elapsed()), plan.base(run_no, run_id)
         base.created_at = now
         base.format = plan.history.row.format  # their journals share their beginning
         created = _created(plan, base)
         edits = msgspec.structs.replace(plan.asked.edits, input={})  # its own first event holds it
         branch_opening.begin(draft, base, plan.opening, plan.branch, edits, created)
         made = state_rows.run_row(base, 1, None, created.input_hash, None, run_no)
-        commit = self.opening(made, draft, plan.branch, plan.history.row.run_no)
+        commit = opening_commit(self._runtime.store, made, draft, plan.branch, plan.history.row.run_no)
         # what the other run waits for is the other's: nothing of it is taken over, so there is nothing to close
         opened = {e.event.wait_id for e in draft.entries if type(e.event) is ev.WaitOpened}
         commit.waits = [wait for wait in state_rows.wait_rows(base, draft.entries) if wait.wait_id in opened]
         commit.timers = [timer for timer in state_rows.timer_rows(base, draft.entries) if timer.status == "set"]
         commit.create = state_rows.run_row(base, 1, None, created.input_hash, None, run_no)
         origin = plan.history.row.run_no
-        commit.messages = redelivery.copies(self._engine.store, origin, plan.history.entries, plan.kept, run_no, run_id)
+        commit.messages = copies(self._runtime.store, origin, plan.history.entries, plan.kept, run_no, run_id)
         return commit
 
 
@@ -338,33 +380,6 @@ def _plan(history: History, kind: str, asked: Asked) -> Plan:
     kept = inherited(line, branch, history.plan(version))
     branch_opening.check_answers(asked.edits, kept)
     return Plan(history, opening, branch, line, kept, head, asked)
-
-
-def _refuse(row: RunRow, message: MessageRow, refusal: Refusal) -> Commit:
-    return _answer(row, message, {"outcome": "refused", "code": refusal.code, "why": refusal.why})
-
-
-def _applied(recovered: Recovered) -> dict[str, Any]:
-    """The verdict on a request to recover a run of which nothing is to be repaired."""
-    return {"outcome": "applied", **msgspec.to_builtins(recovered)}
-
-
-def _answer(row: RunRow, message: MessageRow, verdict: dict[str, Any]) -> Commit:
-    """Nothing but the answer: the run stays as it is, and its lease is given back."""
-    change = RunChange(
-        row.last_seq,
-        row.head_hash,
-        row.status,
-        row.branch,
-        None,
-        row.recoveries,
-        row.started_at,
-        row.finished_at,
-        None,
-        row.format,
-    )
-    outcome = MessageOutcome(message.message_id, "dead", _encode(verdict))  # no event tells of it
-    return Commit(row.run_no, row.token, row.last_seq, change=change, outcomes=[outcome], expected_hash=row.head_hash)
 
 
 def _raise_unless_durable(landed: CommitResult) -> None:

@@ -1,24 +1,25 @@
-"""Changes: runs whose body makes other calls than it remembers, because its code has changed.
+"""Changes: runs whose body makes other calls than its journal records, because its code has changed.
 
-Owns: putting such a run on hold, going on with it when a person accepts the change, and saying beforehand which calls
-would find what is remembered.
-Never: fails a run for a change of its code; compares calls (worker/memory.py).
+Owns: continuing such a run when a person accepts the change, and a rehearsal that shows which calls agree with what is
+recorded.
+Never: fails a run for a change of its code; puts it on hold (ownership/custody.py); compares calls (worker/memory.py).
 On crash: before the hold is written the run is taken over, and its next owner finds the same.
 """
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.engine import missing
+from holdfast.engine.branching import Branching
+from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.ports import Attempt, Done
-from holdfast.engine.run.actor import RunActor
-from holdfast.engine.run.bodies import BodyPort
+from holdfast.engine.run.bodies import Bodies, BodyPort
+from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
-from holdfast.model.errors import LeaseLost, Refused, Suspended
+from holdfast.model.errors import Refused, Suspended
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.rules import nodes
@@ -26,10 +27,6 @@ from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.state_rows import state_from_rows
 from holdfast.store.row_types import RunRow
 
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-
-log = logging.getLogger("holdfast.engine")
 CODE_CHANGED = "code_changed"
 
 
@@ -66,50 +63,33 @@ class _SilentPort(BodyPort):
         raise Suspended
 
 
-def hold(actor: RunActor, why: str) -> None:
-    """A body of a run makes other calls than it remembers: the run decides nothing more and is put on hold."""
-    actor.pause_now()
-    actor.engine.spawn(_hold(actor, why))
-
-
-async def _hold(actor: RunActor, why: str) -> None:
-    engine = actor.engine
-    await actor.flushed()
-    if actor.is_detached:  # its next owner finds the same
-        return
-    log.error("run %s is put on hold: %s", actor.run_id, why)
-    engine.values.forget(actor.run_no)
-    actor.detach(LeaseLost(f"run {actor.run_id} is put on hold: {why}"))
-    await engine.let_go(actor, why)
-
-
-async def accept(engine: Engine, row: RunRow, actor: str) -> None:
+async def accept(runtime: Runtime, branching: Branching, row: RunRow, actor: str) -> None:
     """Go on with a run that is on hold because its code has changed, on a branch with the same idempotency keys."""
     _check_held(row)
-    if engine.drives and (error := await engine.read(missing.error_for, engine, row)) is not None:
+    if runtime.drives and (error := await runtime.read(missing.error_for, runtime, row)) is not None:
         raise error
-    await engine.branching.ask(row.run_id, "fork", Asked(accepts_change=True, actor=actor), None)
+    await branching.ask(row.run_id, "fork", Asked(accepts_change=True, actor=actor), None)
 
 
-async def rehearse(engine: Engine, row: RunRow) -> list[Rehearsal]:
+async def rehearse(runtime: Runtime, custody: Custody, bodies: Bodies, row: RunRow) -> list[Rehearsal]:
     """Replay the open bodies of a run that is on hold, as far as their calls are remembered. Nothing is written, and no
     step runs. Raises MissingCode when the code is not loaded here."""
     _check_held(row)
-    if (error := await engine.read(missing.error_for, engine, row)) is not None:
+    if (error := await runtime.read(missing.error_for, runtime, row)) is not None:
         raise error
-    plan = engine.versions.numbered(row.workflow, row.version)
-    store = engine.store
-    rows = await engine.read(lambda: (store.open_nodes([row.run_no]), store.open_waits([row.run_no])))
+    plan = runtime.versions.numbered(row.workflow, row.version)
+    store = runtime.store
+    rows = await runtime.read(lambda: (store.open_nodes([row.run_no]), store.open_waits([row.run_no])))
     state = state_from_rows(plan, row, rows[0], rows[1], ())
     found: list[Rehearsal] = []
     for ns in list(state.nodes.values()):
-        handler = engine.handler(ns.plan.definition.uses) if ns.plan.body is None else None
+        handler = runtime.handler(ns.plan.definition.uses) if ns.plan.body is None else None
         if handler is None or not handler.takes_ctx or ns.settled or not ns.attempt:
             continue
         located = nodes.located_args(state, ns)
-        memory = await engine.replay_reader.recall(state, ns.node, ns.path, ns.memory_seq, located.values())
+        memory = await bodies.replay_reader.recall(state, ns.node, ns.path, ns.memory_seq, located.values())
         order = Attempt(
-            port=_SilentPort(RunActor(engine, plan, state, row.token, row)),
+            port=_SilentPort(custody.actor(plan, state, row.token, row), bodies),
             plan=plan,
             definition=ns.plan.definition,
             handler=handler,
@@ -123,7 +103,7 @@ async def rehearse(engine: Engine, row: RunRow) -> list[Rehearsal]:
             args=located,
             captures=ns.plan.captures,
         )
-        reused, new, set_aside = await engine.executor.rehearse(order, memory)
+        reused, new, set_aside = await runtime.executor.rehearse(order, memory)
         found.append(Rehearsal(instance_text(ns.node, ns.path, ns.visit), reused, new, set_aside))
     return found
 

@@ -1,7 +1,7 @@
 """Committer: the one write path.
 
 Owns: which commits go together, and when those who made them hear of it.
-Never: builds a commit (commits.py), knows SQL (store), or in which thread it is written (writers.py, handovers.py).
+Never: builds a commit (run/turn.py), knows SQL (store), or which thread writes (store_threads.py).
 Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
 over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
 was being written is the next group; nobody waits for a window.
@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import Any, Protocol, TypeVar
 
 from holdfast.engine import crash_points
-from holdfast.engine.handovers import Handovers
+from holdfast.engine.asyncio_internals import watches_only_itself
+from holdfast.engine.event_loop import may_be_interrupted
 from holdfast.engine.ports import settle
-from holdfast.engine.writers import Writer
+from holdfast.engine.store_threads import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.contract import Store
 from holdfast.store.row_types import Commit, CommitResult
@@ -36,6 +37,14 @@ FULL_RETRY_SECONDS = 1.0
 SERVED_GROUP_MAX = 250
 """Commits of one group where a server writes: 1,000 runs are four crowds, of which one or two are at the server.
 Smaller groups cost more of everybody's time, larger ones leave one of the two idle."""
+SLOW_SECONDS = 0.002
+"""A commit on the loop that took longer: the disk is busy, and the writer's thread writes for a while."""
+WAITING_SHARE = 0.1
+"""How much of its time a loop waits for a disk that is slow, at most."""
+KEEPS_AWAY_SECONDS = 60.0
+ROWS_MAX, BYTES_MAX = 100, 100_000
+"""A commit with more takes a millisecond and more on any disk: too long for the event loop, and no sign of a
+busy disk."""
 
 
 class CommitListener(Protocol):
@@ -63,7 +72,6 @@ class Committer:
         loop: asyncio.AbstractEventLoop,
         on_fatal: Callable[[BaseException], None],
         writer: Writer,
-        is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -79,9 +87,8 @@ class Committer:
         """Other writes that were sent and have not been reported."""
         self._failure: BaseException | None = None
         self._is_closed = False
-        self._is_narrow = is_narrow
-        """Whether no other run, and nothing else of this one, could do something while the loop writes."""
-        self._handovers = Handovers(loop)
+        self._inline: InlineCommits | None = None
+        """When the loop itself may write; None: never."""
         self._lands_here = False
         """Whether what the loop itself has written is being told."""
         self.wait_when_full = True
@@ -99,7 +106,13 @@ class Committer:
             return
         while self._pending and self._under_way < self._writer.groups_max:
             # asked first: whatever breaks into that, the commit still waits here for the next who sends
-            is_for_us = len(self._pending) == 1 and self._may_write_here(self._pending[0][0])
+            inline = self._inline
+            is_for_us = (
+                inline is not None
+                and len(self._pending) == 1
+                and not self._calls
+                and inline.is_allowed(self._pending[0][0])
+            )
             group, self._pending = self._pending[: self._group_max], self._pending[self._group_max :]
             self._under_way += 1
             if is_for_us:
@@ -117,17 +130,23 @@ class Committer:
         self._flushes_soon = False
         self.flush()
 
-    def _may_write_here(self, commit: Commit) -> bool:
-        if self._is_served or self._calls:
-            return False
-        return self._is_narrow() and self._handovers.can_be_saved(commit)
+    def commit_inline(self, live_runs: Sized, has_one_strand: Callable[[], bool]) -> None:
+        """Let the event loop write by itself where that delays no other work: at most one of the engine's runs is live,
+        and at most one of its bodies at work. A server is always written to from threads."""
+        if not self._is_served:
+            self._inline = InlineCommits(self._loop, live_runs, has_one_strand)
+
+    def commit_in_threads(self) -> None:
+        """Write from the writer's threads only, from now on."""
+        self._inline = None
 
     def _write_here(self, group: list[tuple[Commit, CommitListener]]) -> None:
         """On the loop, without a hand-over."""
         try:
             began = self._loop.time()
             outcomes, error = self._try(group, self._store.commit_if_free)
-            self._handovers.took(self._loop.time() - began)
+            if self._inline is not None:
+                self._inline.took(self._loop.time() - began)
         except BaseException:  # Ctrl-C, for the second time: if it was written, the writer is refused and we read again
             self._send(group)
             raise
@@ -290,3 +309,37 @@ class Committer:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             log.debug("the event loop closed before a write was reported")
+
+
+# --- commits on the event loop --------------------------------------------------------------------------------------
+
+
+class InlineCommits:
+    """Whether the event loop may write a commit by itself. The hand-over to the writer's thread and back takes a
+    quarter of a small step's time; but a loop that writes does nothing else meanwhile, and a disk may be busy."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, live_runs: Sized, has_one_strand: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._live_runs = live_runs
+        self._has_one_strand = has_one_strand
+        self._slow_until = 0.0
+
+    def is_allowed(self, commit: Commit) -> bool:
+        """Whether writing this commit on the loop would delay no other work."""
+        if len(self._live_runs) > 1 or self._loop.time() < self._slow_until or not _is_small(commit):
+            return False
+        return self._has_one_strand() and watches_only_itself(self._loop) and not may_be_interrupted()
+
+    def took(self, seconds: float) -> None:
+        """Note how long a commit on the loop took."""
+        if seconds > SLOW_SECONDS:
+            self._slow_until = self._loop.time() + min(seconds / WAITING_SHARE, KEEPS_AWAY_SECONDS)
+
+
+def _is_small(commit: Commit) -> bool:
+    """Whether it takes hardly longer than the smallest commit. One that writes for other runs too is not small."""
+    if commit.children or commit.messages or commit.gone:
+        return False
+    if len(commit.events) + len(commit.nodes) + len(commit.waits) + len(commit.timers) > ROWS_MAX:
+        return False
+    return sum([len(event[-1]) for event in commit.events]) <= BYTES_MAX  # its data, which is a row's last column

@@ -1,8 +1,7 @@
 """Engine: what drives runs in one process.
 
-Owns: its parts, their order at start and stop, the pump that makes groups of commits out of mailboxes, background work.
-Never: decides what happens to a run (rules), or how bodies run (executor).
-Invariants: every task it starts is in one set of its own and ends with it.
+Owns: its parts and what each of them receives, their order at start and stop, what a program asks of an engine.
+Never: decides what happens to a run (rules, ownership/), or how bodies run (executor).
 On crash: nothing to undo; another engine finds the runs (ownership/claim.py).
 """
 
@@ -12,70 +11,54 @@ import asyncio
 import builtins
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine import missing, offers
-from holdfast.engine.batching import Batch
+from holdfast.engine import missing
 from holdfast.engine.branching import Branching
-from holdfast.engine.callers import check_loop, on_its_loop
-from holdfast.engine.catalogue import Catalogue, Recovered
 from holdfast.engine.committer import Committer
-from holdfast.engine.hub import Hub
-from holdfast.engine.inbox import Inbox
-from holdfast.engine.inspection import MakeInspector
-from holdfast.engine.lost_threads import LostThreads
+from holdfast.engine.engine_settings import EngineSettings
+from holdfast.engine.event_loop import check_loop, on_its_loop
+from holdfast.engine.messages import Inbox
 from holdfast.engine.ownership.claim import Claims
-from holdfast.engine.ownership.lease import Lease, taken_away
+from holdfast.engine.ownership.custody import Custody
+from holdfast.engine.ownership.lease import Lease
 from holdfast.engine.ownership.load import Loader
 from holdfast.engine.ownership.poll import PollLoop
-from holdfast.engine.ports import Done, Executor
-from holdfast.engine.readers import LoopReader, Reader, ReaderThreads
+from holdfast.engine.ports import Executor, MakeInspector
+from holdfast.engine.recovering import Recovered, RunRecovery
 from holdfast.engine.replay_reader import ReplayReader
-from holdfast.engine.run import bodies
-from holdfast.engine.run.actor import Life, RunActor
+from holdfast.engine.run.bodies import Bodies
 from holdfast.engine.run.pump import Pump
-from holdfast.engine.run_handle import Run, resume_request
+from holdfast.engine.run_handle import Run
+from holdfast.engine.run_requests import RunRequests, resume_request
 from holdfast.engine.runtime import Runtime
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.shared_slots import SharedSlots
-from holdfast.engine.slots import Slots
-from holdfast.engine.starting import NumberTaken, Starting
-from holdfast.engine.step_places import Nesting
-from holdfast.engine.versions import Versions
-from holdfast.engine.writers import TwoWriterThreads, Writer, WriterThread
-from holdfast.model import capabilities, handlers, texts
-from holdfast.model.errors import HoldfastError, LeaseLost, Refused, StoreDamaged, StoreError, UsageError
-from holdfast.model.handlers import Handler
-from holdfast.model.plans import Plan
+from holdfast.engine.shared_slots import LostThreads, SharedSlots
+from holdfast.engine.starting import Starting
+from holdfast.engine.store_threads import LoopReader, Reader, ReaderThreads, TwoWriterThreads, Writer, WriterThread
+from holdfast.engine.versions import Versions, capabilities_here
+from holdfast.model import texts
+from holdfast.model.errors import HoldfastError, StoreError, UsageError
 from holdfast.model.policies import seconds
-from holdfast.model.state import NodeState
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.model.statuses import RunStatus
 from holdfast.model.views import Wait
-from holdfast.rules.resuming import RESUMABLE
 from holdfast.store.clocks import Clock, clock_of
 from holdfast.store.contents import refuse_closed
 from holdfast.store.contract import Store
-from holdfast.store.records.journal import DAMAGE, hold_reason, refuse_newer
 from holdfast.store.records.run_records import find_run
-from holdfast.store.records.stored_values import Values
-from holdfast.store.row_types import CommitResult, RunRow
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
 
 log = logging.getLogger("holdfast.engine")
 R = TypeVar("R")
-_T = TypeVar("_T")
 DRAIN_SECONDS = 5.0
 """How long a closing engine waits for its last commits, however short the grace time is."""
 GOODBYE_SECONDS = 2.0
-"""How long a closing engine waits for its leases to be given back; it has the database to itself by then, or none."""
-
+"""How long a closing engine waits until its leases are released; no other engine of this process uses the store."""
 TELLING_SECONDS = 0.1
-"""How long after its failure the engine's `hf.open` block is cancelled: callers that wait in it for an outcome hear of
+"""How long after its failure the engine's `hf.open` block is cancelled: callers inside it that wait for an outcome get
 theirs first."""
 
 
@@ -99,49 +82,52 @@ class Engine:
         self.queues = None if queues is None else _queue_names(queues)
         """The queues that it serves; None: all."""
         self.drives = drives
-        """Whether it runs anything: one that does not starts runs, and asks and answers, and others do the work."""
+        """Whether it runs anything. An engine that does not starts runs, asks and answers; other engines drive."""
         self.clock: Clock = clock or clock_of(store)
         self.inspector = inspector(store, self.clock)
         """How its runs are read."""
-        self.lease = Lease(store, self.settings.lease_seconds, self.clock)
-        self.values = Values(store)
-        self.versions = Versions(store, runs_code=drives)
-        self.nesting = Nesting()
-        self.slots = Slots(self.settings.threads, self.settings.processes)
-        self.hub = Hub()
-        self.actors: dict[int, RunActor] = {}
-        self.runtime = Runtime(executor)
+        self.lease = self._make_lease()
+        self.versions = self._make_versions()
+        self.runtime = Runtime(
+            store,
+            executor,
+            self.settings,
+            self.clock,
+            self.inspector,
+            self.lease,
+            self.versions,
+            queues=self.queues,
+            drives=drives,
+        )
+        self.values, self.slots, self.hub = self.runtime.values, self.runtime.slots, self.runtime.hub
         self.read = self.runtime.read
-        self.spawn = self.runtime.spawn
+        self.lost_threads = LostThreads(self.runtime)
+        self.custody = Custody(self.runtime, self.lost_threads)
+        self.actors = self.custody.actors
         self.on_failure: Callable[[], object] | None = None
-        """Called when that happens."""
-        self._handlers: dict[str, Handler | None] = {}
-        self.pump = Pump(self)
-        self.offer = capabilities.NOTHING
-        """What it says it can run."""
-        self.store_id: str
-        self.store_epoch: int
+        """Called after the store has failed for good."""
+        self.loop: asyncio.AbstractEventLoop
+        """The event loop on which everything of the engine is awaited."""
         self.committer: Committer
-        self.replay_reader: ReplayReader
         self.shared_slots: SharedSlots
-        self.lost_threads: LostThreads
-        self.starting: Starting
         self.inbox: Inbox
-        self.branching: Branching
-        self.catalogue: Catalogue
-        self.claims: Claims
+        self.starting: Starting
+        self.pump: Pump
         self.loader: Loader
+        self.claims: Claims
+        self.requests: RunRequests
+        self.recovery: RunRecovery
+        self.branching: Branching
+        self.bodies: Bodies
         self.poll_loop: PollLoop
-        self._releasing: Batch[tuple[int, int], None] = Batch(self._release_all, self.spawn)
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop on which everything of the engine is awaited."""
-        return self.runtime.loop
+    def store_id(self) -> str:
+        return self.runtime.store_id
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error after which the engine cannot use its store any more."""
+        """The error after which the engine cannot use its store."""
         return self.runtime.fatal
 
     @property
@@ -151,36 +137,60 @@ class Engine:
     # --- life ----------------------------------------------------------------------------------------------
 
     async def open(self, *, takes_over: bool = True) -> None:
-        """Open the store and begin to live; nothing is claimed yet. Only an engine that `takes_over` what others left
-        says what it can run: another one is asked to do nothing but its own."""
+        """Open the store and register this engine; nothing is claimed yet. Only an engine that `takes_over` runs of
+        other engines offers its capabilities: any other one drives only the runs that were started or resumed there."""
+        runtime = self.runtime
         if takes_over and self.drives:
-            self.offer = offers.of_this_process(self.queues, self.settings.concurrency, self.settings.lease_seconds)
+            offer = capabilities_here(self.queues, self.settings.concurrency, self.settings.lease_seconds)
+            runtime.offer = offer
         self.store.open()
-        self.runtime.open(asyncio.get_running_loop(), self._make_reader())
+        self.loop = asyncio.get_running_loop()
+        runtime.open(self.loop, self._make_reader())
         try:
-            self.store_id = await self.read(self.store.store_id)
-            standing = await self.read(self.store.standing)
+            runtime.store_id = await runtime.read(self.store.store_id)
+            standing = await runtime.read(self.store.standing)
             refuse_closed(standing, self.store.url)
-            self.store_epoch = standing.epoch
-            self.committer = Committer(self.store, self.loop, self._store_failed, self._writer(), self._is_narrow)
-            self.replay_reader = ReplayReader(self.runtime, self.store, self.values)
-            self.shared_slots = SharedSlots(self.runtime, self.store, self.committer, self.lease, self.slots)
-            self.lost_threads = LostThreads(self)
-            self.starting = Starting(self)
-            self.inbox = Inbox(self)
-            self.branching = Branching(self)
-            self.catalogue = Catalogue(self)
-            self.claims = Claims(self)
-            self.loader = Loader(self)
-            self.poll_loop = PollLoop(self)
+            runtime.store_epoch = standing.epoch
+            runtime.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
+            self.committer = runtime.committer
+            self.committer.commit_inline(self.actors, self.executor.runs_one_task)
+            self._make_parts()
             self.lease.open(self.loop)
-            await self.committer.call(self.lease.register, self.offer.encode())
+            await self.committer.call(self.lease.register, runtime.offer.encode())
         except BaseException:
             self.store.close()
-            self.runtime.close()
+            runtime.close()
             raise
         self.executor.open(self.loop, self.lost_threads.changed)
         self._begin_background()
+
+    def _make_parts(self) -> None:
+        """Make the parts that drive runs, each with what it uses; those made later are handed to earlier ones as single
+        functions."""
+        runtime, custody = self.runtime, self.custody
+        self.shared_slots = SharedSlots(runtime)
+        self.inbox = inbox = Inbox(runtime, custody.actors)
+        self.starting = starting = Starting(runtime, custody, inbox)
+        self.bodies = Bodies(runtime, custody, ReplayReader(runtime), starting, inbox)
+        self.pump = Pump(runtime, custody, starting, inbox, self.bodies)
+        self.loader = Loader(runtime, custody, inbox, self.pump)
+        self.claims = claims = Claims(runtime, custody, self.loader, inbox)
+        self.requests = RunRequests(runtime, custody, claims, inbox)
+        self.recovery = RunRecovery(runtime, custody, claims, self.requests)
+        self.branching = Branching(runtime, custody, starting, claims, inbox, self.requests, self.recovery)
+        self.poll_loop = PollLoop(runtime, custody, claims, inbox, self.shared_slots, self.lost_threads)
+        custody.turns, custody.deliver_soon = self.pump, inbox.deliver_soon
+        custody.refill, custody.reclaim = claims.on_room_freed, claims.reclaim
+        starting.first_commit = self.pump.first_commit
+        inbox.claim, inbox.open_branch = claims.claim, self.branching.apply_to
+        self.loader.before_loading = self.branching
+        self.lost_threads.has_room_again = self.poll_loop.hint
+
+    def _make_lease(self) -> Lease:
+        return Lease(self.store, self.settings.lease_seconds, self.clock)
+
+    def _make_versions(self) -> Versions:
+        return Versions(self.store, runs_code=self.drives)
 
     def _make_reader(self) -> Reader:
         return ReaderThreads() if self.store.is_shared else LoopReader()
@@ -188,27 +198,21 @@ class Engine:
     def _writer(self) -> Writer:
         return TwoWriterThreads() if self.store.is_shared else WriterThread()
 
-    def _is_narrow(self) -> bool:
-        """Whether a loop that writes keeps nobody from going on: one run at most is live, and of that one body at most.
-        Else others work while the writer's thread writes, and what they bring meanwhile shares the next commit."""
-        if self.stopping:  # perhaps because of Ctrl-C, and the second one breaks into what the loop does
-            return False
-        return len(self.actors) <= 1 and self.executor.runs_one_task()
-
     def _begin_background(self) -> None:
-        """What happens by itself from now on; the testing kit has a clock of its own and does it by hand."""
+        """Start what happens by itself; the testing kit has a clock of its own and does it by hand."""
         self.lease.start_renewing(self.committer, self.loop)
         self.poll_loop.start()
 
     async def close(self) -> None:
-        """Stop in order: bodies may end or are left, leases are given back. No attempt is lost. A server that is away
-        is waited for as long as bodies may take; then our leases run out by themselves."""
+        """Drain and stop: bodies may end or are stopped, leases are released. No attempt is lost. An unreachable server
+        is waited for as long as bodies may take; after that this engine's leases expire by themselves."""
         check_loop(self, "close")
         self.runtime.stopping = True
+        self.committer.commit_in_threads()  # a second Ctrl-C interrupts the loop
         patience = max(self.settings.patience_seconds, DRAIN_SECONDS)
         give_up_at = self.loop.time() + patience
         for actor in list(self.actors.values()):
-            bodies.stop_resuming(actor)
+            self.bodies.stop_resuming(actor)
         if self.fatal is None:
             await self.executor.stop(self.settings.patience_seconds)
             await self._drain(give_up_at if self._is_away() else self.loop.time() + patience)
@@ -224,8 +228,8 @@ class Engine:
         self.runtime.close()
 
     async def _say_goodbye(self, give_up_at: float) -> None:
-        """Give all leases back. When the server does not answer, the store is closed under the writer, who waits for
-        it: what was not committed by now is done again by whoever takes the runs over."""
+        """Release all leases. When the server does not answer, the store is closed while the writer waits for it: what
+        was not committed by then is done again by the engines that take the runs over."""
         patience = 0.0 if self._is_away() and self.loop.time() >= give_up_at else GOODBYE_SECONDS
         try:
             async with asyncio.timeout(patience):
@@ -234,7 +238,7 @@ class Engine:
             if self._is_away():
                 self.store.close()
         except HoldfastError as e:
-            log.debug("could not give the leases back: %s", e)
+            log.debug("could not release the leases: %s", e)
 
     def _is_away(self) -> bool:
         """Whether the database cannot be reached now, and may be in a while."""
@@ -253,10 +257,10 @@ class Engine:
                     await asyncio.sleep(0.001)
 
     def _store_failed(self, error: BaseException) -> None:
-        """The store is of no use any more. Callers are not told that anything failed, but why the engine stops; its
-        lease ends, so that another engine takes its runs over; and the `hf.open` block is left."""
+        """The store cannot be used any longer. Callers get the reason why the engine stops, not a failed run; its lease
+        ends, so that another engine takes its runs over; and the `hf.open` block is cancelled."""
         self.runtime.fatal = error
-        log.error("the store cannot be used any more, and this engine stops: %s", error)
+        log.error("the store can no longer be used, and this engine stops: %s", error)
         self.lease.give_up()
         for actor in list(self.actors.values()):
             actor.detach(error)
@@ -301,7 +305,7 @@ class Engine:
     async def _refuse_if_stuck(self, run_id: str) -> None:
         """MissingCode for a run that exists, that nothing but this engine could drive, and whose code it lacks."""
         row = await self.read(self.store.run, run_id)
-        if row is not None and (error := await self.read(missing.error_if_stuck, self, row)) is not None:
+        if row is not None and (error := await self.read(missing.error_if_stuck, self.runtime, row)) is not None:
             raise error
 
     def get(self, run_id: str) -> Run[Any]:
@@ -315,7 +319,7 @@ class Engine:
     ) -> builtins.list[dict[str, Any]]:
         """Runs, newest first, without inputs, results and nodes."""
         if status is not None and status not in [*RunStatus]:
-            raise UsageError(f"engine.list: {status!r} is no status of a run; there are {', '.join(RunStatus)}")
+            raise UsageError(f"engine.list: {status!r} is not a status of a run; there are {', '.join(RunStatus)}")
         statuses = None if status is None else [status]
         return await self.read(
             lambda: self.inspector.runs(self.store.runs(status=statuses, workflow=workflow, limit=limit))
@@ -324,18 +328,18 @@ class Engine:
     @on_its_loop
     async def recover(self, run_id: str, *, reverify: bool = False, force: bool = False, actor: str = "") -> Recovered:
         """Check a run whose rows and journal may not agree (after a restored backup, a hand edit, a foreign writer),
-        repair it from its journal if need be, and go on with it. `reverify` lets the last node run again where a run
+        repair it from its journal if need be, and resume it. `reverify` lets the last node run again where a run
         only lacks its end. `force` lets a run that has completed be decided again under the version that it began with,
         where the one that it completed under is not in the store. Raises Refused when another engine owns the run,
         CannotBeRepaired when nothing helps."""
         who = texts.actor(actor, "engine.recover")
-        return await self.catalogue.recover(run_id, reverify=reverify, force=force, actor=who)
+        return await self.recovery.recover(run_id, reverify=reverify, force=force, actor=who)
 
     @on_its_loop
     async def asked(
         self, *, basket: str | None = None, assignee: str | None = None, limit: int = 100
     ) -> builtins.list[Wait]:
-        """What people are asked by all runs, and what lies in baskets, oldest first."""
+        """The open questions of all runs and the contents of all baskets, oldest first."""
         for what, name in (("basket", basket), ("assignee", assignee)):
             if name is not None:
                 texts.name(name, f"engine.asked: {what}")
@@ -343,7 +347,7 @@ class Engine:
 
     @on_its_loop
     async def baskets(self) -> builtins.list[dict[str, Any]]:
-        """The baskets in which something lies: how many questions, how many pended nodes, since when."""
+        """The baskets that are not empty: how many questions, how many pended nodes, since when."""
         return await self.read(self.inspector.baskets)
 
     @on_its_loop
@@ -357,19 +361,18 @@ class Engine:
         accept_change: bool = False,
         actor: str = "",
     ) -> Run[Any]:
-        """Go on with a run that nobody drives, or that waits for a person to let it: release a hold, end a pause, take
-        a node out of its basket (`run.resume` says which, and what `vars` and `accept_change` do), take over what a
-        dead engine left. Harmless when it is being driven already. Raises MissingCode when its code is not loaded
-        here."""
+        """Resume a run that no engine drives, or that waits for a person: lift its hold, end its pause, take a node out
+        of its basket (`run.resume` says which, and what `vars` and `accept_change` do), take over the run of a dead
+        engine. Harmless when it is being driven already. Raises MissingCode when its code is not loaded here."""
         if accept_change:
             held = self.get(run_id)
             await held.resume(wait=wait, path=path, vars=vars, accept_change=True, actor=actor)
             return held
-        run, _ = await self.go_on(run_id, wait=wait, path=path, vars=vars, actor=actor)
+        run, _ = await self.resume_and_report(run_id, wait=wait, path=path, vars=vars, actor=actor)
         return run
 
     @on_its_loop
-    async def go_on(
+    async def resume_and_report(
         self,
         run_id: str,
         *,
@@ -379,205 +382,8 @@ class Engine:
         actor: str = "",
     ) -> tuple[Run[Any], builtins.list[str]]:
         """`resume`, and the waits that ended with it."""
-        resume_request(wait, path, vars, actor)  # what cannot be asked for releases no hold either
-        row, is_odd = await self.read(self.catalogue.look_at, run_id)
-        if row.engine is None and row.status not in RUN_TERMINAL:
-            refuse_newer(row)
-        run: Run[Any] = Run(self, row.run_id, row.run_no)
-        if is_odd:
-            await self.catalogue.recover(row.run_id, actor=actor)
-            row = await self.read(find_run, self.store, run_id)
-        named = wait is not None or path is not None or bool(vars)
-        if row.status in RUN_TERMINAL:  # of what is named somebody hears that it is too late, and why
-            return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if named else []
-        asked = named or any(w.kind in RESUMABLE for w in await self.read(self.store.open_waits, [row.run_no]))
-        if row.run_no in self.actors and not asked:
-            return run, []
-        if row.hold is not None and not self.drives:
-            raise Refused(
-                f"run {row.run_id} is on hold ({row.hold}); only an engine that drives it can let it go on: "
-                f"`holdfast resume {row.run_id}`",
-                reason="hold",
-            )
-        damage = None if row.hold is None else await self.catalogue.damage_of(row)
-        if damage is not None:
-            raise Refused(f"run {row.run_id} stays on hold: {damage}", reason="hold")
-        if not self.drives:  # whoever does hears of it
-            return run, await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
-        if (error := await self.read(missing.error_for, self, row)) is not None:
-            raise error
-        if self.claims.only_root_runs is not None:
-            self.claims.only_root_runs.add(row.root_no)
-        self.loader.code_change_accepted.add(row.run_no)
-        if row.hold is not None:
-            await self.lift_hold(row)
-        await self.claims.release_dead_engines()
-        ended = await run.resume(wait=wait, path=path, vars=vars, actor=actor) if asked else []
-        await self.claims.claim([row.run_no])
-        await self.claims.sweep()
-        return run, ended
-
-    # --- what actors ask -----------------------------------------------------------------------------------
-
-    def handler(self, name: str) -> Handler | None:
-        """The code of a node, if it is loaded here."""
-        found = self._handlers.get(name)
-        if found is None:
-            found = self._handlers[name] = handlers.find(name)
-        return found
-
-    def place_for(self, ns: NodeState, *, isolated: bool) -> tuple[str, ...] | None:
-        """The pools in which a body needs a place; None when its code is not here. `isolated`: the body of a suspect,
-        which executes in a spawned process."""
-        handler = self.handler(ns.plan.definition.uses)
-        if handler is None or self.stopping:
-            return None
-        concurrency = ns.plan.definition.concurrency
-        if concurrency is None and handler.kind in ("async", "inline") and not isolated:
-            return ()
-        return self.slots.place_for(handler, concurrency, isolated=isolated)
-
-    def serves(self, queue: str) -> bool:
-        """Whether runs of this queue are driven here."""
-        return self.drives and (self.queues is None or queue in self.queues)
-
-    def room(self) -> int:
-        """How many more runs may be at work here; none while it is not known whether we are alive in others' eyes."""
-        limit = self.settings.concurrency
-        if self.lease.has_run_out:
-            return 0
-        if limit is None:
-            return sys.maxsize
-        now = self.clock.now()
-        at_work = sum(actor.is_at_work or actor.wakes_at(now) for actor in self.actors.values())
-        return max(0, limit - at_work - self.claims.claims_in_progress)
-
-    def has_room_for(self, plan: Plan) -> bool:
-        """Whether a run could go to work here: not where others of its workflow wait for a place already."""
-        if self.lost_threads.keep_from(plan):
-            return False
-        if self.settings.concurrency is None:
-            return not self.lease.has_run_out
-        return self.room() > 0 and not self.starting.has_line(plan)
-
-    def adopt(self, actor: RunActor) -> None:
-        """A run that this engine drives from now on."""
-        limit = self.settings.concurrency
-        if limit is not None and len(self.actors) >= limit and not actor.release_after_commit:
-            self.pump.evict_one()
-        self.actors[actor.run_no] = actor
-
-    def left(self, actor: RunActor) -> None:
-        self.actors.pop(actor.run_no, None)
-        self.starting.free_workflow_slot(actor)
-        self.claims.on_room_freed()
-        self.hub.notify(actor.run_no)
-
-    def refused(self, actor: RunActor, outcome: CommitResult, replies: Sequence[Done]) -> None:
-        """A commit did not land, or landed for another owner: forget what we thought, and read again if the run is
-        still ours."""
-        is_new = actor.creating is not None
-        error: HoldfastError
-        if is_new and outcome.refusal == "number_taken":  # whoever starts it takes another one
-            error = NumberTaken(outcome.detail)
-        elif outcome.refusal == "damaged":
-            error = StoreDamaged(f"run {actor.run_id}: {outcome.detail}")
-            log.error("%s", error)
-        else:
-            why = f"the commit was refused ({outcome.refusal} {outcome.detail})"
-            error = taken_away(actor.run_id, actor.token, why)
-        self.values.forget(actor.run_no)
-        actor.detach(error)
-        for done in replies:
-            done(None, error)
-        if outcome.refusal in ("failed", "damaged"):
-            code = "internal_error" if outcome.refusal == "failed" else "corrupt"
-            self.spawn(self.let_go(actor, f"{code}: {outcome.detail}"))
-        elif outcome.refusal == "replaced":
-            return  # it has another owner
-        elif not self.stopping and not (is_new and outcome.refusal == "number_taken"):
-            read_again = self.claims.regain if outcome.refusal == "fenced" else self.claims.reload
-            lease = (actor.run_no, actor.token)
-            self.spawn(self.loader.with_claim(lease, read_again, actor, unused=False))
-
-    def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
-        """A bug in our own rules: this run stops where it is, with its journal intact."""
-        log.critical("run %s stops: %s", actor.run_id, error, exc_info=error)
-        self.values.forget(actor.run_no)
-        actor.detach(error)
-        for done in replies:
-            done(None, error)
-        self.spawn(self.let_go(actor, f"internal_error: {type(error).__name__}: {error}"))
-
-    def cannot_read(self, actor: RunActor, error: Exception, replies: Sequence[Done] = ()) -> None:
-        """Rows or events of a run that is driven here cannot be read. Where they are damaged, or of a newer Holdfast,
-        the run is put on hold; else the database cannot be read now, and the next owner tries again. Either way no
-        event is appended, nothing fails, and other runs go on."""
-        if actor.is_detached:
-            return
-        is_damaged = isinstance(error, DAMAGE)
-        what = "is put on hold" if is_damaged else "is given back, as it cannot be read now"
-        log.error("run %s %s: %s", actor.run_id, what, error)
-        self.values.forget(actor.run_no)
-        left = LeaseLost(f"run {actor.run_id} {what}: {error}")
-        actor.detach(left)
-        for done in replies:
-            done(None, left)
-        self.spawn(self.let_go(actor, hold_reason(error) if is_damaged else None))
-
-    async def let_go(self, actor: RunActor, hold: str | None) -> None:
-        """Put a run on hold that was left, or give it back, behind the commit that was in flight. When that cannot be
-        written, the whole engine stops: a run that it owns and does not drive would wait for ever."""
-        while actor.life is Life.DETACHING:  # noqa: ASYNC110 - a few turns of the loop, and seldom
-            await asyncio.sleep(0.001)
-        try:
-            if hold is None:
-                await self.release(actor)
-            else:
-                await self.put_on_hold(actor.run_no, actor.token, hold)
-        except StoreError as error:
-            if not self.stopping:
-                self.committer.give_up(error)
-
-    async def put_on_hold(self, run_no: int, token: int, hold: str, *, unused: bool = False) -> None:
-        """No engine touches the run until somebody resumes it. `unused`: we have claimed it, and not driven it."""
-        engine = self.lease.engine
-        await self.committer.insist(self.store.set_hold, run_no, token, engine, hold)
-        await self.committer.insist(self.store.release, engine, [(run_no, token)], unused)
-        self.hub.notify(run_no)
-
-    async def lift_hold(self, row: RunRow) -> None:
-        """End a run's hold. The row is read again when its lease has moved since: the engine that put the run on hold
-        gives its lease back in a second transaction."""
-        while row.hold is not None and not await self.committer.call(
-            self.store.set_hold, row.run_no, row.token, row.engine, None
-        ):
-            row = await self.read(find_run, self.store, row.run_id)
-
-    async def release(self, actor: RunActor) -> None:
-        """Give a lease back."""
-        await self._releasing.put((actor.run_no, actor.token))
-        self.inbox.look_soon()  # whatever came in while we let go must find an owner
-
-    async def _release_all(self, leases: builtins.list[tuple[int, int]]) -> builtins.list[None]:
-        await self.committer.insist(self.store.release, self.lease.engine, leases)
-        return [None] * len(leases)
-
-    async def watch(self, run_id: str) -> RunRow:
-        """Wait until a run, of whoever, has ended."""
-        run_no = (await self.read(find_run, self.store, run_id)).run_no
-        moved = self.hub.listen(run_no)
-        try:
-            while True:
-                self.runtime.check()
-                row = await self.read(self.store.run_by_no, run_no)
-                assert row is not None
-                if row.status in RUN_TERMINAL:
-                    return row
-                await moved.wait()
-                moved.clear()
-        finally:
-            self.hub.leave(run_no, moved)
+        row, ended = await self.recovery.resume(run_id, resume_request(wait, path, vars, actor))
+        return Run(self, row.run_id, row.run_no), ended
 
 
 def _queue_names(queues: Sequence[str]) -> tuple[str, ...]:

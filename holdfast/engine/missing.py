@@ -1,6 +1,6 @@
 """Missing code: runs that this engine cannot drive because their handlers are not loaded here.
 
-Owns: which handlers of which run those are, whether another engine has them, and the words that say so; which
+Owns: which handlers of which run those are, whether another engine has them, the messages that name them; which
 compensations cannot run.
 Never: loads code (see worker/loading.py), or keeps a run from an engine that has it.
 """
@@ -8,8 +8,8 @@ Never: loads code (see worker/loading.py), or keeps a run from an engine that ha
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
 
+from holdfast.engine.runtime import Runtime
 from holdfast.model import capabilities, handlers
 from holdfast.model.capabilities import EngineCapabilities
 from holdfast.model.errors import MissingCode
@@ -20,29 +20,26 @@ from holdfast.store.liveness import is_dead
 from holdfast.store.records.run_records import creation_of
 from holdfast.store.row_types import RunRow
 
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-
 NAMED_MAX = 5
 """Handlers that a message names."""
 
 
-def error_for(engine: Engine, row: RunRow) -> MissingCode | None:
+def error_for(runtime: Runtime, row: RunRow) -> MissingCode | None:
     """Why this engine cannot drive a run; None when it has the code."""
-    if engine.versions.runnable(row.workflow, row.version):
+    if runtime.versions.runnable(row.workflow, row.version):
         return None
-    return MissingCode(f"run {row.run_id} of workflow {row.workflow} {_lacks(engine, row.workflow, row.version)}")
+    return MissingCode(f"run {row.run_id} of workflow {row.workflow} {_lacks(runtime, row.workflow, row.version)}")
 
 
-def error_if_stuck(engine: Engine, row: RunRow) -> MissingCode | None:
+def error_if_stuck(runtime: Runtime, row: RunRow) -> MissingCode | None:
     """The same for a run that an engine is to drive to its end; None as well when another engine drives it or would,
     or when it waits for a person."""
     if row.status in RUN_TERMINAL or row.hold is not None or row.engine is not None:
         return None
-    error = error_for(engine, row)
-    if error is None or engine.inspector.external_waits(row):
+    error = error_for(runtime, row)
+    if error is None or runtime.inspector.external_waits(row):
         return None
-    return None if _offers(engine, row.workflow, row.version, row.queue) else error
+    return None if _offers(runtime, row.workflow, row.version, row.queue) else error
 
 
 def hold_for(run_id: str, name: str) -> str:
@@ -52,70 +49,70 @@ def hold_for(run_id: str, name: str) -> str:
 
 
 def compensations_without_code(
-    engine: Engine, state: RunState, wanted: frozenset[str], *, runs_here: bool
+    runtime: Runtime, state: RunState, wanted: frozenset[str], *, runs_here: bool
 ) -> frozenset[str]:
     """Those of these compensations that cannot run because no engine has loaded them. An engine that runs the run
     (`runs_here`) goes by what it has loaded itself. Another one leaves them to a live engine that can take the run;
     without such an engine none of them can run."""
     if runs_here:
         return frozenset(name for name in wanted if handlers.find(name) is None)
-    return frozenset() if wanted and _is_taken_elsewhere(engine, state) else wanted
+    return frozenset() if wanted and _is_taken_elsewhere(runtime, state) else wanted
 
 
-def _is_taken_elsewhere(engine: Engine, state: RunState) -> bool:
+def _is_taken_elsewhere(runtime: Runtime, state: RunState) -> bool:
     """Whether a live engine has the code of a run, and may go on with it."""
-    row = engine.store.run_by_no(state.run_no)
+    row = runtime.store.run_by_no(state.run_no)
     assert row is not None
     strict = state.fold.settings.on_code_change == "fail"
-    began_with = creation_of(engine.store, row).fingerprints if strict else {}
-    return any(not offer.changed(began_with) for offer in _offers(engine, row.workflow, row.version, row.queue))
+    began_with = creation_of(runtime.store, row).fingerprints if strict else {}
+    return any(not offer.changed(began_with) for offer in _offers(runtime, row.workflow, row.version, row.queue))
 
 
-def warnings(engine: Engine, known: set[tuple[str, int]]) -> list[str]:
+def warnings(runtime: Runtime, known: set[tuple[str, int]]) -> list[str]:
     """What is to be said of runs that want to go on and that no live engine can drive; once for each version, which is
     added to those that are `known`."""
     said: list[str] = []
-    for version in engine.store.unowned_versions():
-        if version in known or engine.versions.runnable(*version):
+    for version in runtime.store.unowned_versions():
+        if version in known or runtime.versions.runnable(*version):
             continue
-        found = engine.store.claimable([version], queues=engine.queues, limit=1)
-        row = engine.store.run_by_no(found[0][0]) if found else None
-        if row is not None and not _offers(engine, *version, row.queue):
+        found = runtime.store.claimable([version], queues=runtime.queues, limit=1)
+        row = runtime.store.run_by_no(found[0][0]) if found else None
+        if row is not None and not _offers(runtime, *version, row.queue):
             known.add(version)
-            lacks = _lacks(engine, *version)
+            lacks = _lacks(runtime, *version)
             said.append(f"run {row.run_id} (and perhaps others) of workflow {row.workflow} is not driven: it {lacks}")
     return said
 
 
-def warnings_of_waiting(engine: Engine) -> list[str]:
+def warnings_of_waiting(runtime: Runtime) -> list[str]:
     """The same for suspended runs of workflows that are loaded here, whose functions were renamed or moved: before they
     wake the old code can still be brought back in time. Those of other workflows may belong to other programs."""
     said: dict[tuple[str, int], str] = {}
     loaded = handlers.workflow_names()
-    for row in engine.store.runs(status=["suspended"], limit=WAITING_READ_MAX):
+    for row in runtime.store.runs(status=["suspended"], limit=WAITING_READ_MAX):
         version = (row.workflow, row.version)
-        if version in said or row.engine is not None or row.hold is not None or not engine.serves(row.queue):
+        if version in said or row.engine is not None or row.hold is not None or not runtime.serves(row.queue):
             continue
-        if row.workflow not in loaded or engine.versions.runnable(*version):
+        if row.workflow not in loaded or runtime.versions.runnable(*version):
             continue
-        if not _offers(engine, *version, row.queue):
+        if not _offers(runtime, *version, row.queue):
             said[version] = (
                 f"run {row.run_id} (and perhaps others) of workflow {row.workflow} waits, and cannot be driven when it "
-                f"wakes: it {_lacks(engine, *version)}"
+                f"wakes: it {_lacks(runtime, *version)}"
             )
     return list(said.values())
 
 
-def _offers(engine: Engine, workflow: str, version: int, queue: str) -> list[EngineCapabilities]:
+def _offers(runtime: Runtime, workflow: str, version: int, queue: str) -> list[EngineCapabilities]:
     """What live engines offer that have the code of a version and serve a queue."""
-    needed, now, locks = engine.versions.needed(workflow, version), engine.clock.now(), engine.lease.locks
-    alive = [row for row in engine.store.engines() if not is_dead(row, now, locks)]
+    needed, now, locks = runtime.versions.needed(workflow, version), runtime.clock.now(), runtime.lease.locks
+    alive = [row for row in runtime.store.engines() if not is_dead(row, now, locks)]
     offered = [capabilities.decode(row.can_run) for row in alive]
     return [offer for offer in offered if offer.handlers and offer.serves(queue) and not offer.missing(needed)]
 
 
-def _lacks(engine: Engine, workflow: str, version: int) -> str:
-    missing = engine.versions.missing(workflow, version)
+def _lacks(runtime: Runtime, workflow: str, version: int) -> str:
+    missing = runtime.versions.missing(workflow, version)
     if not missing:
         return "needs its code, which is not loaded here; import it, then resume"
     return _lacks_handlers(missing)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.changes import Rehearsal, rehearse
+from holdfast.engine import changes
+from holdfast.engine.changes import Rehearsal
 from holdfast.engine.run_handle import Run
 from holdfast.model.naming import unique
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
@@ -23,7 +24,7 @@ from holdfast.store.row_types import MessageRow, RunRow
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
-__all__ = ["Rehearsal", "rehearse"]
+__all__ = ["Rehearsal"]
 
 Progress = dict[tuple[str, str], tuple[float, float | None, str]]
 """By node and path: done, total and the text of `ctx.progress`."""
@@ -67,7 +68,12 @@ async def resume(
     """`engine.resume`, and the ids of the waits that ended with it."""
     if accept_change:
         return await engine.resume(run_id, accept_change=True, actor=actor), []
-    return await engine.go_on(run_id, actor=actor, **options)
+    return await engine.resume_and_report(run_id, actor=actor, **options)
+
+
+async def rehearse(engine: Engine, row: RunRow) -> list[Rehearsal]:
+    """Replay the open bodies of a run that is on hold, as far as their calls are recorded. Nothing is written."""
+    return await changes.rehearse(engine.runtime, engine.custody, engine.bodies, row)
 
 
 def drives_any(engine: Engine) -> bool:
@@ -115,7 +121,7 @@ async def cancel_while_closing(engine: Engine, runs: Sequence[Run[Any]], reason:
         if row is not None and row.status not in RUN_TERMINAL:
             message = MessageRow(unique("m_"), row.run_no, "cancel", payload, engine.clock.now())
             await engine.committer.call(engine.store.send, [message])
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
 
 
 # --- branches -------------------------------------------------------------------------------------------------------

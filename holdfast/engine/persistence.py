@@ -40,11 +40,6 @@ class Persistence:
 
     __slots__ = ("_bytes", "entries", "interval_seconds", "lazy")
 
-    @classmethod
-    def of(cls, mode: str) -> Persistence:
-        """The buffer for a mode; aggressive runs, which hold nothing back, share one."""
-        return _AGGRESSIVE if mode == "aggressive" else cls(mode)
-
     def __init__(self, mode: str) -> None:
         self.lazy = mode != "aggressive"
         self.interval_seconds = seconds(mode.removeprefix("interval:")) if mode.startswith("interval:") else None
@@ -84,7 +79,8 @@ class Persistence:
         return taken
 
 
-_AGGRESSIVE = Persistence("aggressive")
+UNBUFFERED = Persistence("aggressive")
+"""The buffer of all runs that hold nothing back."""
 
 
 def _is_committed_first(entry: ev.Entry) -> bool:

@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
-from holdfast.engine.inbox import report_of_end
-from holdfast.engine.inspection import RunInspector
+from holdfast.engine.messages import report_of_end
+from holdfast.engine.ports import RunInspector
 from holdfast.model.errors import CorruptJournal, DefinitionError, Refused
 from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.violations import Repair, Report, Violation

@@ -13,15 +13,13 @@ import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.engine.batching import Batch
+from holdfast.engine.event_loop import Batch
 from holdfast.engine.runtime import Runtime
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal, StoreDamaged, StoreError
 from holdfast.model.lineage import is_in
 from holdfast.model.state import RunState
-from holdfast.store.contract import Store
 from holdfast.store.records.journal import check_link, readable
-from holdfast.store.records.stored_values import Values
 from holdfast.store.row_types import LinkedRow
 
 log = logging.getLogger("holdfast.engine")
@@ -60,10 +58,10 @@ class _Asked(NamedTuple):
 class ReplayReader:
     """Reads the journals of this engine's runs for their bodies."""
 
-    def __init__(self, runtime: Runtime, store: Store, values: Values) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._store = store
-        self._values = values
+        self._store = runtime.store
+        self._values = runtime.values
         self._batch: Batch[_Asked, Remembered] = Batch(
             self._answer, runtime.spawn, at_once=False, limit=lambda: READ_AT_ONCE
         )

@@ -1,4 +1,4 @@
-"""Supplies: what rules cannot know by themselves and ask the engine for.
+"""Rule inputs: what rules cannot know by themselves and ask the engine for.
 
 Owns: captured parameters of a scope, what there is to compensate, and the result of a run, each as the command that
 brings it. All of them are pure functions of committed values, so none is stored, and after a crash they are asked for
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.engine import missing
+from holdfast.engine.run.actor import RunActor
+from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
@@ -31,10 +33,6 @@ from holdfast.store.contract import Store
 from holdfast.store.records.journal import CANNOT_BE_READ, History, Plans, event_of
 from holdfast.store.records.stored_values import PORTION, Values
 from holdfast.store.row_types import NodeRow
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-    from holdfast.engine.run.actor import RunActor
 
 Journal = Callable[..., Iterable[ev.Entry]]
 """The events of the current line of history of a run that have one of these types, in order of seq."""
@@ -58,12 +56,12 @@ def params(values: Values, state: RunState, scope: OpenScope) -> cmd.ProvidePara
     return cmd.ProvideParams(scope.path, captured)
 
 
-def what_to_undo(engine: Engine, state: RunState, *, runs_here: bool) -> cmd.ProvideUndo:
+def what_to_undo(runtime: Runtime, state: RunState, *, runs_here: bool) -> cmd.ProvideUndo:
     """What is left to compensate, and which compensations cannot run because their code is missing. `runs_here`: the
     engine has the code of the run and drives it."""
-    found = read_undo(engine.store, engine.versions, state)
+    found = read_undo(runtime.store, runtime.versions, state)
     wanted = undoing.handlers_of(state, found)
-    lacking = missing.compensations_without_code(engine, state, wanted, runs_here=runs_here)
+    lacking = missing.compensations_without_code(runtime, state, wanted, runs_here=runs_here)
     return msgspec.structs.replace(found, lacking=lacking)
 
 
@@ -153,8 +151,8 @@ class _Steps:
         return self._completed.values()
 
     def of_unknown_outcome(self) -> tuple[tuple[Undoable, ...], tuple[Instance, ...]]:
-        """Steps that were started and of which nobody knows how they ended: those that can be undone without knowing
-        their output, last started first, and the others."""
+        """Steps that were started and whose outcome is unknown: those that can be undone without their output, last
+        started first, and the others."""
         found = [(_undoable(body, *started), started[1]) for (body, _), started in self._started.items()]
         found.reverse()
         can = tuple(one for one, undo in found if undo.accepts_none and one.instance not in self._undone)
@@ -191,6 +189,18 @@ def _args_before(starts: Sequence[tuple[int, dict[str, Any]]], seq: int) -> dict
     return next((args for started, args in reversed(starts) if started < seq), {})
 
 
+def has_readers(plan: Plan, entry: ev.Entry) -> bool:
+    """Whether an output will soon be read by itself. The last node of an item has no readers: the output of a map is
+    read as a whole, from its rows, and 100,000 items must not fill the cache."""
+    if entry.node is None or entry.path is None:
+        return True
+    scope = plan.scope_of(entry.path)
+    if scope.parent is None or scope.parent.nodes[scope.owner].definition.kind != "map":
+        return True
+    node = scope.nodes.get(undone_by(entry.node))
+    return node is not None and bool(node.dependents)
+
+
 def located_result(state: RunState) -> Any:
     """The result of a run, by the events that hold it."""
     return locate(state, state.scopes["."], state.plan.root.result)
@@ -214,19 +224,19 @@ def provide_params(actor: RunActor, scope: OpenScope) -> None:
     """Submit the parameters of a scope; for a run that has not written everything yet, once it has: the output of a map
     is read from its rows."""
     if actor.write_buffer.entries:
-        actor.engine.spawn(_reading(actor, functools.partial(_provide_params_later, actor, scope)))
+        actor.runtime.spawn(_reading(actor, functools.partial(_provide_params_later, actor, scope)))
     else:
-        actor.submit(params(actor.engine.values, actor.state, scope))
+        actor.submit(params(actor.runtime.values, actor.state, scope))
 
 
 def provide_undo(actor: RunActor) -> None:
     """Read what there is to compensate beside the loop, and submit it."""
-    actor.engine.spawn(_reading(actor, functools.partial(_provide_undo, actor)))
+    actor.runtime.spawn(_reading(actor, functools.partial(_provide_undo, actor)))
 
 
 def provide_result(actor: RunActor) -> None:
     """Read the result beside the loop, and submit it."""
-    actor.engine.spawn(_reading(actor, functools.partial(_provide_result, actor)))
+    actor.runtime.spawn(_reading(actor, functools.partial(_provide_result, actor)))
 
 
 async def _reading(actor: RunActor, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -246,14 +256,14 @@ async def _provide_params_later(actor: RunActor, scope: OpenScope) -> None:
 
 async def _provide_undo(actor: RunActor) -> None:
     await actor.flushed()
-    actor.submit(await asyncio.to_thread(what_to_undo, actor.engine, actor.state, runs_here=actor.runs_here()))
+    actor.submit(await asyncio.to_thread(what_to_undo, actor.runtime, actor.state, runs_here=actor.runs_here()))
 
 
 async def _provide_result(actor: RunActor) -> None:
     located = located_result(actor.state)
     await actor.flushed()
     try:
-        data = await asyncio.to_thread(actor.engine.values.load, actor.state, located)
+        data = await asyncio.to_thread(actor.runtime.values.load, actor.state, located)
     except CANNOT_BE_READ:
         raise
     except HoldfastError as e:

@@ -10,12 +10,16 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.engine import changes
-from holdfast.engine.callers import check_loop, on_its_loop
+from holdfast.engine.branching import Branching
+from holdfast.engine.event_loop import check_loop, on_its_loop
+from holdfast.engine.ownership.custody import Custody
+from holdfast.engine.run_requests import RunRequests, resume_request
+from holdfast.engine.runtime import Runtime
 from holdfast.model import answers, handlers, texts
 from holdfast.model import events as ev
 from holdfast.model.errors import (
@@ -35,35 +39,39 @@ from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
 from holdfast.store.row_types import RunRow
 
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-
 R = TypeVar("R")
 _T = TypeVar("_T")
 STANDS_SECONDS = 0.5
 """How long a message waits to learn where a run stands: a file says it at once, a server may be away."""
 
 
+class RunParts(Protocol):
+    """The parts of an engine that a handle uses."""
+
+    runtime: Runtime
+    custody: Custody
+    requests: RunRequests
+    branching: Branching
+
+
 class Run(Generic[R]):
     """One run. `R` is the type of its result."""
 
-    def __init__(self, engine: Engine, run_id: str, run_no: int) -> None:
+    def __init__(self, engine: RunParts, run_id: str, run_no: int) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._run_no = run_no
+        self.loop = self._runtime.loop
+        """The event loop of its engine, on which everything of it is awaited."""
         self.run_id = run_id
 
     def __repr__(self) -> str:
         return f"<run {self.run_id}>"
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of its engine, on which everything of it is awaited."""
-        return self._engine.loop
-
     @on_its_loop
     async def status(self) -> str:
         """`created`, `running`, `suspended`, `recovering`, `completed`, `failed` or `cancelled`."""
-        return await self._read(self._engine.inspector.status)
+        return await self._read(self._runtime.inspector.status)
 
     @on_its_loop
     async def result(self, timeout: float | None = None) -> R:
@@ -76,15 +84,15 @@ class Run(Generic[R]):
             except TimeoutError:
                 stands = await self._stands()
                 raise TimeoutError(f"run {self.run_id} has not ended after {timeout:g} s{stands}") from None
-        actor = self._engine.actors.get(self._run_no)
+        actor = self._engine.custody.actors.get(self._run_no)
         if actor is not None:
             await actor.until_detached()
             if actor.outcome is not None and getattr(actor.outcome, "located", None) is None:
                 return self._outcome(actor.outcome, actor.plan.definition.name)
-        row = await self._engine.watch(self.run_id)
-        terminal = await self._engine.read(terminal_event, self._engine.store, row)
+        row = await self._runtime.watch(self.run_id)
+        terminal = await self._runtime.read(terminal_event, self._runtime.store, row)
         if isinstance(terminal, ev.RunCompleted) and terminal.located is not None:  # very many rows, beside the loop
-            result = await asyncio.to_thread(result_of, self._engine.store, row, terminal)
+            result = await asyncio.to_thread(result_of, self._runtime.store, row, terminal)
             terminal = ev.RunCompleted(msgspec.Raw(result))
         return self._outcome(terminal, row.workflow)
 
@@ -114,51 +122,51 @@ class Run(Generic[R]):
     @on_its_loop
     async def nodes(self) -> list[dict[str, Any]]:
         """Every instance of the run, as on the command line."""
-        return await self._read(self._engine.inspector.nodes)
+        return await self._read(self._runtime.inspector.nodes)
 
     @on_its_loop
     async def events(self, after: int = 0, branch: int | None = None) -> list[EventView]:
         """The journal, from the event after `after` on: everything that happened, or the line of history of one
         branch."""
         if branch is None:
-            return await self._engine.read(self._engine.inspector.events, self._run_no, after)
-        return await self._look_back(lambda row: self._engine.inspector.branch_events(row, branch, after))
+            return await self._runtime.read(self._runtime.inspector.events, self._run_no, after)
+        return await self._look_back(lambda row: self._runtime.inspector.branch_events(row, branch, after))
 
     async def follow(self, after: int = 0) -> AsyncIterator[EventView]:
         """Committed events as they come, until the run has ended."""
         check_loop(self, "follow")
-        moved = self._engine.hub.listen(self._run_no)
+        moved = self._runtime.hub.listen(self._run_no)
         try:
             while True:
                 await asyncio.sleep(0)  # reading a file does not suspend
-                row, views = await self._engine.read(self._row_and_events, after)
+                row, views = await self._runtime.read(self._row_and_events, after)
                 for view in views:
                     after = view.seq
                     yield view
                 if row.status in RUN_TERMINAL and after >= row.last_seq:
                     return
-                self._engine.runtime.check()
+                self._runtime.check()
                 await moved.wait()
                 moved.clear()
         finally:
-            self._engine.hub.leave(self._run_no, moved)
+            self._runtime.hub.leave(self._run_no, moved)
 
     @on_its_loop
     async def show(self, branch: int | None = None) -> dict[str, Any]:
         """The run as JSON, with its nodes; as it is, or as one of its branches came to be."""
         if branch is None:
-            return await self._read(self._engine.inspector.run)
-        return await self._look_back(lambda row: self._engine.inspector.run(row, branch))
+            return await self._read(self._runtime.inspector.run)
+        return await self._look_back(lambda row: self._runtime.inspector.run(row, branch))
 
     @on_its_loop
     async def why(self) -> str:
         """One paragraph: what the run waits for, since when, what will wake it, and if nothing will, why."""
-        return await self._read(self._engine.inspector.why)
+        return await self._read(self._runtime.inspector.why)
 
     @on_its_loop
     async def waits(self) -> list[Wait]:
         """What the run waits for."""
-        return await self._read(self._engine.inspector.waits)
+        return await self._read(self._runtime.inspector.waits)
 
     @on_its_loop
     async def respond(self, wait_id: str, value: Any, *, actor: str = "") -> None:
@@ -168,13 +176,13 @@ class Run(Generic[R]):
         texts.name(wait_id, "run.respond: wait_id")
         texts.actor(actor, "run.respond")
         data = encode(value, what="the answer")
-        for found in await self._engine.read(self._engine.store.wait, wait_id):
+        for found in await self._runtime.read(self._runtime.store.wait, wait_id):
             if found.wait.wait_id == wait_id and found.run_id == self.run_id and found.wait.status == "open":
                 wrong = answers.problems(about_of(found.wait).get("schema"), data)
                 if wrong:
                     raise InvalidInput(f"this does not answer {wait_id}: {'; '.join(wrong)}")
         payload = {"wait_id": wait_id, "value": msgspec.Raw(data), "actor": actor}
-        await self._engine.inbox.request(self._run_no, "answer", payload)
+        await self._engine.requests.request(self._run_no, "answer", payload)
 
     @on_its_loop
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
@@ -185,14 +193,14 @@ class Run(Generic[R]):
         if id is not None:
             texts.question(id, "run.signal: id")
         data = encode(payload, what=f"the payload of signal {name!r}")
-        await self._engine.inbox.signal(self._run_no, self.run_id, name, data, id)
+        await self._engine.requests.signal(self._run_no, self.run_id, name, data, id)
 
     @on_its_loop
     async def pause(self, reason: str = "", *, actor: str = "") -> None:
         """Stop the run between its nodes: nothing new starts, bodies at work finish their node or are left at their
         next call on ctx. `resume` lets it go on. A second pause is a no-op."""
         asked = {"reason": texts.reason(reason, "run.pause"), "actor": texts.actor(actor, "run.pause")}
-        await self._engine.inbox.request(self._run_no, "pause", asked)
+        await self._engine.requests.request(self._run_no, "pause", asked)
 
     @on_its_loop
     async def resume(
@@ -215,11 +223,10 @@ class Run(Generic[R]):
         if accept_change:
             if wait is not None or path is not None or vars:
                 raise UsageError("run.resume: accept_change goes by itself, without wait, path and vars")
-            await changes.accept(self._engine, await self._engine.read(self._row), actor)
+            row = await self._runtime.read(self._row)
+            await changes.accept(self._runtime, self._engine.branching, row, actor)
             return []
-        told = await self._engine.inbox.request(self._run_no, "resume", asked)
-        resumed: list[str] = told.get("resumed", [])
-        return resumed
+        return await self._engine.requests.resume(self._run_no, asked)
 
     @on_its_loop
     async def reassign(
@@ -234,7 +241,7 @@ class Run(Generic[R]):
             if to is not None:
                 texts.name(to, f"run.reassign: {what}")
         payload = {"wait_id": wait_id, "assignee": assignee, "basket": basket, "actor": actor}
-        await self._engine.inbox.request(self._run_no, "reassign", payload)
+        await self._engine.requests.request(self._run_no, "reassign", payload)
 
     @on_its_loop
     async def cancel(self, reason: str = "", *, actor: str = "", give_up_undo: bool = False) -> None:
@@ -244,7 +251,7 @@ class Run(Generic[R]):
         error. A cancel of a run that is on hold while it compensates does so without being asked to, and gives up the
         compensation that the hold is about. `run.retry` runs them later, when there is code for them."""
         reason, actor = texts.reason(reason, "run.cancel"), texts.actor(actor, "run.cancel")
-        await self._engine.inbox.cancel(self._run_no, reason, actor, give_up_undo=give_up_undo)
+        await self._engine.requests.cancel(self._run_no, reason, actor, give_up_undo=give_up_undo)
 
     @on_its_loop
     async def fork(
@@ -305,22 +312,22 @@ class Run(Generic[R]):
     @on_its_loop
     async def paths(self) -> dict[str, Any]:
         """The run as execution paths: where each one is, how its unit answered, which basket it lies in."""
-        return await self._read(self._engine.inspector.paths)
+        return await self._read(self._runtime.inspector.paths)
 
     @on_its_loop
     async def branches(self) -> list[dict[str, Any]]:
         """The lines of history of the run, the first one first."""
-        return await self._look_back(self._engine.inspector.branches)
+        return await self._look_back(self._runtime.inspector.branches)
 
     @on_its_loop
     async def diff(self, one: int, other: int) -> dict[str, Any]:
         """What two branches came to, and the instances whose status, output or error differs."""
-        return await self._look_back(lambda row: self._engine.inspector.diff(row, one, other))
+        return await self._look_back(lambda row: self._runtime.inspector.diff(row, one, other))
 
     @on_its_loop
     async def until_quiet(self) -> RunRow:
         """Wait until the run has ended, or until nothing but the outside can move it (RunSuspended)."""
-        moved = self._engine.hub.listen(self._run_no)
+        moved = self._runtime.hub.listen(self._run_no)
         try:
             while True:
                 row = await self.if_quiet()
@@ -329,49 +336,37 @@ class Run(Generic[R]):
                 await moved.wait()
                 moved.clear()
         finally:
-            self._engine.hub.leave(self._run_no, moved)
+            self._runtime.hub.leave(self._run_no, moved)
 
     @on_its_loop
     async def if_quiet(self) -> RunRow | None:
         """The run if it has ended, None if it can move by itself; RunSuspended: only the outside can move it."""
-        self._engine.runtime.check()
-        row, waits = await self._engine.read(self._row_and_waits)
+        self._runtime.check()
+        row, waits = await self._runtime.read(self._row_and_waits)
         if waits and row.status not in RUN_TERMINAL:
             raise _suspended(self.run_id, waits)
         return row if row.status in RUN_TERMINAL else None
 
     async def _read(self, view: Callable[[RunRow], _T]) -> _T:
         """A view of the run as it is."""
-        return await self._engine.read(lambda: view(self._row()))
+        return await self._runtime.read(lambda: view(self._row()))
 
     async def _look_back(self, view: Callable[[RunRow], _T]) -> _T:
         """A view that folds the whole journal: in a thread, as that takes long."""
         return await asyncio.to_thread(lambda: view(self._row()))
 
     def _row_and_events(self, after: int) -> tuple[RunRow, list[EventView]]:
-        return self._row(), self._engine.inspector.events(self._run_no, after)
+        return self._row(), self._runtime.inspector.events(self._run_no, after)
 
     def _row_and_waits(self) -> tuple[RunRow, list[Wait] | None]:
         row = self._row()
-        return row, self._engine.inspector.external_waits(row)
+        return row, self._runtime.inspector.external_waits(row)
 
     def _row(self) -> RunRow:
-        row = self._engine.store.run_by_no(self._run_no)
+        row = self._runtime.store.run_by_no(self._run_no)
         if row is None:
-            raise UnknownRun(f"there is no run {self.run_id} in {self._engine.store.url}")
+            raise UnknownRun(f"there is no run {self.run_id} in {self._runtime.store.url}")
         return row
-
-
-def resume_request(wait: str | None, path: str | None, vars: dict[str, Any] | None, actor: str) -> dict[str, Any]:
-    """What `resume` asks of a run, checked."""
-    if wait is not None:
-        texts.name(wait, "resume: wait")
-    if path is not None:
-        texts.question(path, "resume: path")
-    if vars is not None and not (isinstance(vars, dict) and all(isinstance(name, str) for name in vars)):
-        raise UsageError(f"resume: vars are variables by their names, as {{'limit': 3}}, not {vars!r:.60}")
-    given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
-    return {"actor": texts.actor(actor, "resume"), "wait": wait, "path": path, "vars": given}
 
 
 def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:

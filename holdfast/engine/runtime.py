@@ -1,7 +1,8 @@
-"""Runtime: what all parts of one engine share.
+"""Runtime: what all parts of one engine share, and none of which knows what a run is about.
 
-Owns: the event loop, the background tasks, the place where reads happen, and whether the engine still works.
-Never: knows what a task or a read is for.
+Owns: the event loop, the background tasks, the place where reads happen, whether the engine still works; the services
+that every part uses (store, clock, committer, lease, values, versions, slots, wake-ups); what this engine can run.
+Never: reaches a run, or a part that drives runs: those receive the runtime.
 Invariants: every background task is in one set and ends with the engine. An engine that has failed stays failed.
 On crash: nothing to undo.
 """
@@ -13,28 +14,73 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.engine.ports import Executor
-from holdfast.engine.readers import Reader
+from holdfast.engine.committer import Committer
+from holdfast.engine.engine_settings import EngineSettings
+from holdfast.engine.event_loop import Hub
+from holdfast.engine.ownership.lease import Lease
+from holdfast.engine.ports import Executor, RunInspector
+from holdfast.engine.slots import Nesting, Slots
+from holdfast.engine.store_threads import Reader
+from holdfast.engine.versions import Versions
+from holdfast.model import capabilities, handlers
 from holdfast.model.errors import StoreError
+from holdfast.model.handlers import Handler
+from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.store.clocks import Clock
+from holdfast.store.contract import Store
+from holdfast.store.records.run_records import find_run
+from holdfast.store.records.stored_values import Values
+from holdfast.store.row_types import RunRow
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast.engine")
 
 
 class Runtime:
-    """The event loop of one engine, and what runs on it in the background."""
+    """The event loop of one engine, what runs on it in the background, and the services of its parts."""
 
     loop: asyncio.AbstractEventLoop
     """The event loop on which everything of the engine is awaited."""
+    committer: Committer
+    store_id: str
+    store_epoch: int
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._reader: Reader
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        settings: EngineSettings,
+        clock: Clock,
+        inspector: RunInspector,
+        lease: Lease,
+        versions: Versions,
+        *,
+        queues: tuple[str, ...] | None,
+        drives: bool,
+    ) -> None:
+        self.store = store
+        self.executor = executor
+        self.settings = settings
+        self.clock = clock
+        self.inspector = inspector
+        self.lease = lease
+        self.versions = versions
+        self.queues = queues
+        self.drives = drives
+        self.offer = capabilities.NOTHING
+        """What this engine says it can run."""
+        self.values = Values(store)
+        self.slots = Slots(settings.threads, settings.processes)
+        self.nesting = Nesting()
+        self.hub = Hub()
         self.stopping = False
         """The engine is being closed, or is closed: nothing new begins."""
         self.fatal: BaseException | None = None
-        """The error after which the engine cannot use its store any more."""
+        """The error after which the engine cannot use its store."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reader: Reader
+        self.handlers: dict[str, Handler | None] = {}
+        """The code of nodes that was found here, by name."""
 
     def open(self, loop: asyncio.AbstractEventLoop, reader: Reader) -> None:
         """Run on this loop, and read through this reader."""
@@ -48,20 +94,22 @@ class Runtime:
         if self.stopping:
             raise StoreError("the engine is closed")
 
+    # --- reads and background work ---------------------------------------------------------------------------
+
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         """Read from the store. Writes of other engines after the read began are not in its result."""
         return await self._reader.read(function, *args)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in the background, until it ends or the engine is closed. A failure is logged."""
-        task = self._executor.task(work)
+        task = self.executor.task(work)
         self._tasks.add(task)
         task.add_done_callback(self._report_failure)
         return task
 
     async def run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end even if the caller is cancelled; only closing the engine cancels it."""
-        task = self._executor.task(work)
+        task = self.executor.task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -84,5 +132,34 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def watch(self, run_id: str) -> RunRow:
+        """Wait until a run, whichever engine drives it, has ended."""
+        run_no = (await self.read(find_run, self.store, run_id)).run_no
+        moved = self.hub.listen(run_no)
+        try:
+            while True:
+                self.check()
+                row = await self.read(self.store.run_by_no, run_no)
+                assert row is not None
+                if row.status in RUN_TERMINAL:
+                    return row
+                await moved.wait()
+                moved.clear()
+        finally:
+            self.hub.leave(run_no, moved)
+
     def close(self) -> None:
         self._reader.close()
+
+    # --- what this engine can run ----------------------------------------------------------------------------
+
+    def handler(self, name: str) -> Handler | None:
+        """The code of a node, if it is loaded here."""
+        found = self.handlers.get(name)
+        if found is None:
+            found = self.handlers[name] = handlers.find(name)
+        return found
+
+    def serves(self, queue: str) -> bool:
+        """Whether runs of this queue are driven here."""
+        return self.drives and (self.queues is None or queue in self.queues)

@@ -1,6 +1,7 @@
 """Shared slots: this engine's grants in the pools that all engines of a store share.
 
-Owns: requesting slots from the store when bodies or runs of this engine wait for one, and returning unused ones.
+Owns: requesting slots from the store when bodies or runs of this engine wait for one, and returning unused ones; and
+whether this engine has lost too many threads to start sync bodies.
 Never: decides which body or run gets a slot (slots.py).
 Invariants: the grants of all engines in a pool never exceed its limit. A grant belongs to the engine's lease: the
 transaction that declares the engine dead frees its grants.
@@ -10,11 +11,16 @@ is not counted; its commits are refused.
 
 from __future__ import annotations
 
-from holdfast.engine.committer import Committer
-from holdfast.engine.ownership.lease import Lease
+import logging
+from collections.abc import Callable
+
+import msgspec
+
 from holdfast.engine.runtime import Runtime
-from holdfast.engine.slots import Slots
-from holdfast.store.contract import Store
+from holdfast.model.limits import GIVEN_UP_THREADS_MAX
+from holdfast.model.plans import Plan, handlers_of
+
+log = logging.getLogger("holdfast.engine")
 
 AGAIN_SECONDS = 0.25
 """How soon slots that were not available are requested again, if no other engine seems to have written."""
@@ -23,13 +29,13 @@ AGAIN_SECONDS = 0.25
 class SharedSlots:
     """Keeps the slots of one engine supplied with grants."""
 
-    def __init__(self, runtime: Runtime, store: Store, committer: Committer, lease: Lease, slots: Slots) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._store = store
-        self._committer = committer
-        self._lease = lease
-        self._slots = slots
-        slots.request_more = self.request_more
+        self._store = runtime.store
+        self._committer = runtime.committer
+        self._lease = runtime.lease
+        self._slots = runtime.slots
+        self._slots.request_more = self.request_more
         self._short: set[str] = set()
         """Pools for whose slots a body or run waits here."""
         self._spare: dict[str, int] = {}
@@ -84,3 +90,47 @@ class SharedSlots:
         self._slots.forget_grants()
         self._spare.clear()
         self._short.update(self._slots.shared)
+
+
+class LostThreads:
+    """The threads that one engine has lost to bodies and steps that did not stop."""
+
+    has_room_again: Callable[[], None]
+    """Called when sync bodies may start again: runs may be claimed for them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.too_many = False
+        """Sync bodies and sync steps wait."""
+
+    def changed(self, given_up: int) -> None:
+        """A thread was given up, or the function of one has returned after all. Called on the engine's loop."""
+        runtime, before = self._runtime, self.too_many
+        self.too_many = given_up > GIVEN_UP_THREADS_MAX
+        if self.too_many != before:
+            runtime.slots.resize("threads", 0 if self.too_many else runtime.settings.threads)
+            if self.too_many:
+                log.error(
+                    "engine %s starts no more sync bodies: %d threads are lost to bodies and steps that did not stop "
+                    "after their timeout, cancellation or end (at most %d are allowed). Runs that need a thread wait, "
+                    "or another engine takes them. Let those bodies check ctx.cancelled, or declare them with "
+                    "process=True, which can be killed; restart this engine if they never end",
+                    runtime.lease.engine, given_up, GIVEN_UP_THREADS_MAX,
+                )  # fmt: skip
+            else:
+                log.warning("engine %s starts sync bodies again: %d threads are lost", runtime.lease.engine, given_up)
+                self.has_room_again()
+        if (self.too_many or before) and not runtime.stopping:
+            runtime.spawn(self._say(given_up if self.too_many else 0))
+
+    async def _say(self, lost: int) -> None:
+        runtime = self._runtime
+        runtime.offer = msgspec.structs.replace(runtime.offer, lost_threads=lost)
+        await runtime.committer.insist(runtime.store.set_offer, runtime.lease.engine, runtime.offer.encode())
+
+    def keep_from(self, plan: Plan) -> bool:
+        """Whether runs of a workflow are not for this engine now."""
+        if not self.too_many:
+            return False
+        found = [self._runtime.handler(name) for name in handlers_of(plan.definition.nodes)]
+        return any(handler is not None and handler.kind == "sync" for handler in found)

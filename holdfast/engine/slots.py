@@ -1,17 +1,21 @@
 """Slots: how many bodies and runs may be at work at once, and who comes next.
 
-Owns: the places for sync bodies (threads), processes and bodies of suspects of this engine, and those of pools that all
-engines of a store share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine has only
-the places that it was granted (shared_slots.py).
-Never: starts a body; it says yes, or remembers who asked and calls back.
+Owns: the slots for sync bodies (threads), processes and bodies of crash suspects of this engine, and those of pools
+that all engines of a store share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine
+has only the slots that it was granted (shared_slots.py). A slot for each try of a step whose node has a limit.
+Never: starts a body; it grants a slot at once, or calls back when one is free.
+Invariants: a body or step that holds a slot waits for one of another pool only where no holder of that pool waits, over
+any number of pools, for one of its own. The call that would close such a circle is refused.
+On crash: slots go with the engine's lease.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from holdfast.model.errors import UsageError
 from holdfast.model.handlers import Handler
 from holdfast.model.limits import ISOLATED_PROCESSES
 
@@ -147,3 +151,66 @@ class Slots:
 
     def used(self) -> dict[str, int]:
         return {pool: n for pool, n in self._used.items() if n}
+
+
+# --- steps of nodes that have a limit -------------------------------------------------------------------------------
+
+Granted = Callable[[Exception | None], None]
+"""Called once, when there is a place, or with the reason why there will be none."""
+
+
+class StepPlace:
+    """A place that a step waits for or holds."""
+
+    def __init__(self, slots: Slots, place: Place, rank: Rank, granted: Granted) -> None:
+        self._slots = slots
+        self._place = place
+        self._granted = granted
+        self._held = self._over = False
+        if not self._take():
+            slots.wait(place, rank, self._take)
+
+    def _take(self) -> bool:
+        if self._over or not self._slots.take(self._place):
+            return False
+        self._held = True
+        self._granted(None)
+        return True
+
+    def release(self) -> None:
+        """Give the place back, or stop waiting for it. A second call does nothing."""
+        if self._held:
+            self._held = False
+            self._slots.free(self._place)
+        self._over = True
+
+
+class Nesting:
+    """Which handlers' bodies were seen to wait for a place of which others."""
+
+    def __init__(self) -> None:
+        self._waited_for: dict[str, set[str]] = {}
+
+    def check(self, inside: Sequence[str], handler: str) -> None:
+        """Note that a body or step that holds places of `inside` wants one of `handler`. Raises UsageError where they
+        could wait for each other."""
+        for holder in inside:
+            if self._leads(handler, holder):
+                raise UsageError(
+                    f"{handler} has a concurrency limit and was called as a step inside {holder}, which has one as "
+                    f"well{'' if holder == handler else f' and was called inside {handler} before'}: they could wait "
+                    "for each other's places for ever. Remove the limit of one of them, or call the plain function: "
+                    f"ctx.step({handler.rpartition('.')[2]}.fn, ...)"
+                )
+            self._waited_for.setdefault(holder, set()).add(handler)
+
+    def _leads(self, start: str, to: str) -> bool:
+        todo, seen = [start], set[str]()
+        while todo:
+            handler = todo.pop()
+            if handler == to:
+                return True
+            if handler not in seen:
+                seen.add(handler)
+                todo += self._waited_for.get(handler, ())
+        return False

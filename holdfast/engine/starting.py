@@ -1,7 +1,6 @@
 """Starting: how a run comes into being, by itself or as a child.
 
-Owns: checking and encoding inputs, run numbers, RunCreated, the same run for the same id and input, and how many runs
-of a workflow may be at work at once.
+Owns: run numbers, RunCreated, the same run for the same id and input, and the children that a commit creates.
 Never: schedules nodes (rules do, in the same commit).
 On crash: a run is there with its first events, or it is not.
 """
@@ -11,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from holdfast.engine.batching import Batch
-from holdfast.engine.orders import Order, Pattern, check_run_id, order_of, setting
+from holdfast.engine.event_loop import Batch
+from holdfast.engine.messages import Inbox
+from holdfast.engine.ownership.custody import Custody, NumberTaken
 from holdfast.engine.ports import settle
-from holdfast.engine.run.actor import NewRun, RunActor, WorkflowSlot
-from holdfast.engine.run.turn import Turn
-from holdfast.engine.slots import Place
+from holdfast.engine.run.actor import NewRun, RunActor
+from holdfast.engine.run_inputs import Order, Pattern, check_run_id, order_of, setting
+from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import handlers
@@ -37,48 +37,46 @@ from holdfast.model.errors import (
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.limits import CHILD_DEPTH_MAX
 from holdfast.model.naming import unique
-from holdfast.model.plans import Plan
 from holdfast.model.state import RunState, code_hash
 from holdfast.rules.draft import ChildToCreate
-from holdfast.store.row_types import RunRow
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
+from holdfast.store.row_types import Commit, RunRow
 
 log = logging.getLogger("holdfast.engine")
 RUN_NUMBERS = 1024
 """How many run numbers an engine reserves at once; unused ones are lost, which costs nothing."""
 
 
-class NumberTaken(LeaseLost):
-    """Another run has the number that a new one was given."""
-
-
 class Starting:
     """Makes new runs for one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    first_commit: Callable[[RunActor], Commit]
+    """The commit of a new run that no engine drives yet (run/turn.py)."""
+
+    def __init__(self, runtime: Runtime, custody: Custody, inbox: Inbox) -> None:
+        self._runtime = runtime
+        self._custody = custody
+        self._inbox = inbox
         self._next_no = 0
         self._last_no = 0
         self._patterns: dict[int, Pattern] = {}
         """By the identity of the workflow, which the pattern keeps."""
-        self._preparing: Batch[RegisteredWorkflow, Pattern] = Batch(self._prepare, engine.spawn)
-        self._numbering: Batch[None, int] = Batch(self._give_numbers, engine.spawn)
+        self._preparing: Batch[RegisteredWorkflow, Pattern] = Batch(self._prepare, runtime.spawn)
+        self._numbering: Batch[None, int] = Batch(self._give_numbers, runtime.spawn)
 
     async def start(
         self, workflow: RegisteredWorkflow, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
     ) -> RunRow:
         """The row of a committed run, or of an equal one that exists already."""
-        engine = self._engine
-        engine.runtime.check()
+        runtime = self._runtime
+        if runtime.stopping or runtime.fatal is not None:
+            runtime.check()
         pattern = self._patterns.get(id(workflow)) or await self._preparing.put(workflow)
         order = order_of(pattern, inputs, settings)
         if run_id is not None:
             check_run_id(run_id)
-            existing = await engine.read(engine.store.run, run_id)
+            existing = await runtime.read(runtime.store.run, run_id)
             if existing is not None:
-                return await engine.read(self._same, existing, order)
+                return await runtime.read(self._same, existing, order)
         while True:
             actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
             try:
@@ -87,24 +85,24 @@ class Starting:
             except NumberTaken:
                 continue
             except LeaseLost:
-                existing = await engine.read(engine.store.run, run_id) if run_id is not None else None
+                existing = await runtime.read(runtime.store.run, run_id) if run_id is not None else None
                 if existing is None:
                     raise
-                return await engine.read(self._same, existing, order)  # somebody else started it at the same moment
+                return await runtime.read(self._same, existing, order)  # another caller started it at the same moment
             assert actor.row is not None
             return actor.row
 
     def _begin(self, actor: RunActor) -> asyncio.Future[Any]:
         """Drive a new run from here on; done when it is committed."""
-        landed: asyncio.Future[Any] = self._engine.loop.create_future()
+        landed: asyncio.Future[Any] = self._runtime.loop.create_future()
         begin = cmd.Begin()
-        self._engine.adopt(actor)
-        actor.submit(begin if self.admit(actor, begin) else cmd.Create(), functools.partial(settle, landed))
+        self._custody.adopt(actor)
+        actor.submit(begin if self._custody.admit(actor, begin) else cmd.Create(), functools.partial(settle, landed))
         return landed
 
     async def _write(self, actor: RunActor) -> None:
-        """Commit a new run that somebody else is to drive."""
-        landed = await self._engine.committer.commit_one(Turn.of_new_run(self._engine, actor).commit())
+        """Commit a new run that another engine is to drive."""
+        landed = await self._runtime.committer.commit_one(self.first_commit(actor))
         if landed.refusal == "number_taken":
             self.forget_numbers([actor.run_no])
             raise NumberTaken(landed.detail)
@@ -115,13 +113,13 @@ class Starting:
 
     async def _prepare(self, workflows: Sequence[RegisteredWorkflow]) -> list[Pattern | Exception]:
         """The patterns of workflows, each computed once; the version of a definition is registered when it is new."""
-        engine = self._engine
+        runtime = self._runtime
         found: list[Pattern | Exception] = []
         for workflow in workflows:
             pattern = self._patterns.get(id(workflow))
             if pattern is None:
                 try:
-                    plan = await engine.versions.of(workflow.definition, engine.committer, engine.clock.now())
+                    plan = await runtime.versions.of(workflow.definition, runtime.committer, runtime.clock.now())
                     pattern = self._patterns[id(workflow)] = Pattern.of(workflow, plan)
                 except HoldfastError as e:
                     found.append(e)
@@ -130,13 +128,15 @@ class Starting:
         return found
 
     def _actor(self, order: Order, run_id: str, run_no: int, parent: RunActor | None) -> RunActor:
-        engine = self._engine
-        state = RunState.new(order.plan, run_no, run_id, engine.clock.now())
-        actor = RunActor(engine, order.plan, state, 1, None)
-        create_unowned = not engine.serves(setting(order.event, order.plan, "queue"))
-        if not create_unowned and not engine.has_room_for(order.plan):  # an engine that has room claims it
-            create_unowned = engine.claims.has_unclaimed_runs = True
-        engine.values.put(run_no, 1, order.input)
+        runtime = self._runtime
+        state = RunState.new(order.plan, run_no, run_id, runtime.clock.now())
+        actor = self._custody.actor(order.plan, state, 1, None)
+        queues = runtime.queues
+        is_served = queues is None or setting(order.event, order.plan, "queue") in queues
+        create_unowned = not (runtime.drives and is_served)
+        if not create_unowned and not self._custody.has_room_for(order.plan):  # an engine that has room claims it
+            create_unowned = self._custody.has_unclaimed_runs = True
+        runtime.values.put(run_no, 1, order.input)
         if parent is None:
             actor.creating = NewRun(order.event, None, run_no, create_unowned)
         else:
@@ -156,7 +156,7 @@ class Starting:
         if existing.workflow != workflow:
             return False
         if existing.version != version:
-            input_hash = InputForm(self._engine.versions.numbered(workflow, existing.version).definition.params).hash(
+            input_hash = InputForm(self._runtime.versions.numbered(workflow, existing.version).definition.params).hash(
                 given
             )
         return existing.input_hash == input_hash
@@ -173,7 +173,7 @@ class Starting:
         """The next of the reserved numbers; None: there is none left."""
         while self._next_no < self._last_no:
             self._next_no += 1
-            if self._next_no - 1 not in self._engine.actors:
+            if self._next_no - 1 not in self._custody.actors:
                 return self._next_no - 1
             self.forget_numbers([self._next_no - 1])
         return None
@@ -184,7 +184,7 @@ class Starting:
         while len(given) < len(askers):
             number = self._next_number()
             if number is None:
-                self._next_no = await self._engine.committer.call(self._engine.store.reserve_run_numbers, RUN_NUMBERS)
+                self._next_no = await self._runtime.committer.call(self._runtime.store.reserve_run_numbers, RUN_NUMBERS)
                 self._last_no = self._next_no + RUN_NUMBERS
             else:
                 given.append(number)
@@ -200,54 +200,6 @@ class Starting:
             )
             self._last_no = self._next_no = 0
 
-    # --- how many runs of a workflow are at work -------------------------------------------------------------
-
-    def admit(self, actor: RunActor, command: Any) -> bool:
-        """Whether a run may go to work now; if not, it is told `command` when there is a place."""
-        place = self.place_of(actor.plan)
-        if not place:
-            return True
-        slots = self._engine.slots
-        if not slots.take(place):
-            actor.workflow_slot = WorkflowSlot.WAITING
-            slots.wait(place, (self._priority(actor), 0), lambda: self._admit_now(actor, command))
-            return False
-        actor.workflow_slot = WorkflowSlot.HELD
-        return True
-
-    @staticmethod
-    def _priority(actor: RunActor) -> int:
-        if actor.creating is None:
-            return actor.state.fold.settings.priority
-        priority: int = setting(actor.creating.event, actor.plan, "priority")
-        return priority
-
-    def _admit_now(self, actor: RunActor, command: Any) -> bool:
-        """There is a place for a run that waited for one, if it still wants it."""
-        if actor.is_detached or self._engine.stopping or not self._engine.slots.take(self.place_of(actor.plan)):
-            return False
-        actor.workflow_slot = WorkflowSlot.HELD
-        actor.submit(command)
-        return True
-
-    def free_workflow_slot(self, actor: RunActor) -> None:
-        """A run has ended or is suspended: the next one of its workflow may begin."""
-        if actor.workflow_slot is WorkflowSlot.HELD:
-            actor.workflow_slot = WorkflowSlot.NONE
-            self._engine.slots.free(self.place_of(actor.plan))
-
-    def has_line(self, plan: Plan) -> bool:
-        """Whether runs of this workflow wait here for a place."""
-        place = self.place_of(plan)
-        return bool(place) and self._engine.slots.is_waited_for(place[0])
-
-    def place_of(self, plan: Plan) -> Place:
-        """What a run of this version needs in order to be at work; nothing when its workflow has no limit."""
-        settings = plan.definition.settings
-        if settings.concurrency is None:
-            return ()
-        return self._engine.slots.place_of_run(plan.definition.name, settings.concurrency)
-
     # --- children --------------------------------------------------------------------------------------------
 
     async def order_child(
@@ -259,7 +211,7 @@ class Starting:
         workflow = handlers.find_workflow(name)
         if workflow is None:
             raise MissingCode(f"the child workflow {name} is not loaded here")
-        committer = self._engine.committer  # a full disk is no fault of the body that asks
+        committer = self._runtime.committer  # a full disk is no fault of the body that asks
         pattern = self._patterns.get(id(workflow))
         if pattern is None:
             pattern = await committer.when_not_full(lambda: self._preparing.put(workflow))
@@ -267,9 +219,9 @@ class Starting:
         attach = False
         if run_id is not None:
             check_run_id(run_id)
-            existing = await self._engine.read(self._engine.store.run, run_id)
+            existing = await self._runtime.read(self._runtime.store.run, run_id)
             if existing is not None:
-                await self._engine.read(self._same, existing, order)
+                await self._runtime.read(self._same, existing, order)
                 attach = True
         return cmd.NewChild(
             run_no=await committer.when_not_full(self.number),
@@ -295,24 +247,24 @@ class Starting:
         """Whether a child exists already. A branch that inherits its idempotency keys creates the same children again,
         and so does a run whose journal has lost its end: it waits for them. A run of its first owner has none."""
         is_first_life = parent.token == 1 and not parent.state.fold.ancestors
-        existing = None if is_first_life else self._engine.store.run(spec.run_id)
+        existing = None if is_first_life else self._runtime.store.run(spec.run_id)
         if existing is None:
             return False
         child = spec.spec
         if not self.is_same(existing, child.workflow, child.version, child.input_hash, child.given):
             raise RunExists(f"child {spec.run_id} of run {parent.run_id} exists with another input")
         if not child.detached:
-            self._engine.spawn(self._follow_when_committed(parent, spec.run_id))
+            self._runtime.spawn(self._follow_when_committed(parent, spec.run_id))
         return True
 
     async def _follow_when_committed(self, parent: RunActor, run_id: str) -> None:
         await parent.flushed()
         if not parent.is_detached:
-            await self._engine.inbox.report_end(run_id, parent.run_no)
+            await self._inbox.report_end(run_id, parent.run_no)
 
     def _child(self, parent: RunActor, spec: ChildToCreate) -> RunActor:
         child = spec.spec
-        plan = self._engine.versions.numbered(child.workflow, child.version)
+        plan = self._runtime.versions.numbered(child.workflow, child.version)
         event = ev.RunCreated(
             workflow=child.workflow,
             version=child.version,

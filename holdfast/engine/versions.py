@@ -1,21 +1,27 @@
 """Versions: the definitions that this process has loaded, as versions of the store.
 
-Owns: which version a definition is (registered when it is new), and whether the code of a version is loaded here.
+Owns: which version a definition is (registered when it is new), whether the code of a version is loaded here, and the
+capabilities that this process therefore offers (model/capabilities.py has the form).
 """
 
 from __future__ import annotations
 
+import logging
+
 from holdfast.engine.committer import Committer
 from holdfast.model import handlers
+from holdfast.model.capabilities import EngineCapabilities
 from holdfast.model.definition import Definition
 from holdfast.model.errors import CorruptJournal
-from holdfast.model.plans import Plan
+from holdfast.model.plans import Plan, handlers_of
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import Plans
 
+log = logging.getLogger("holdfast.engine")
+
 
 class Versions(Plans):
-    """Plans of all workflows this engine has met. One that does not run code has none loaded, whatever it imported."""
+    """Plans of all workflows this engine has read. One that does not run code has none loaded, whatever it imported."""
 
     def __init__(self, store: Store, *, runs_code: bool = True) -> None:
         super().__init__(store)
@@ -65,3 +71,36 @@ class Versions(Plans):
                 return False
             self._loaded[id(plan)] = plan
         return True
+
+
+def capabilities_here(
+    queues: tuple[str, ...] | None, concurrency: int | None, lease_seconds: float
+) -> EngineCapabilities:
+    """What the code that is loaded here can do."""
+    return EngineCapabilities(
+        handlers=frozenset(handlers.names()),
+        fingerprints=_strict_fingerprints(),
+        queues=queues,
+        concurrency=concurrency,
+        lease_seconds=lease_seconds,
+        threaded=frozenset(name for name in handlers.names() if _needs_thread(name)),
+    )
+
+
+def _needs_thread(name: str) -> bool:
+    handler = handlers.find(name)
+    return handler is not None and handler.kind == "sync"
+
+
+def _strict_fingerprints() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in handlers.strict_workflow_names():
+        try:
+            workflow = handlers.find_workflow(name)
+            assert workflow is not None
+            used = [handlers.find(uses) for uses in handlers_of(workflow.definition.nodes)]
+        except Exception as e:  # noqa: BLE001 - tracing runs the author's code; a caller that starts the workflow gets the error
+            log.warning("workflow %s cannot be offered: %s", name, e)
+            continue
+        found.update((handler.name, handler.fingerprint) for handler in used if handler is not None)
+    return found

@@ -81,6 +81,9 @@ SWEEP_SECONDS = 30.0
 
 POLL_SECONDS = 0.05
 """How often an engine asks SQLite whether another process has written."""
+OUTCOME_POLL_SECONDS = 0.5
+"""How often the store is queried for the outcome of a request whose run another process owns: a person or a program
+waits for it."""
 
 MAX_RECOVERIES = 10
 """Consecutive recoveries without progress before a run is put on hold."""

@@ -1,7 +1,7 @@
 """Recovery cases: states in which a run's rows and its journal do not agree, and where each is cut.
 
 Owns: distinguishing the cases A1 to E2, and for each the last stable event, from which the run continues.
-Never: repairs anything (engine/catalogue.py opens the branch), reads the store.
+Never: repairs anything (engine/recovering.py opens the branch), reads the store.
 Rule: the journal is right. A run that was only interrupted is none of these cases: it is resumed without a new branch.
 
 | case | in the rows | in the journal | it continues |
@@ -15,7 +15,7 @@ Rule: the journal is right. A run that was only interrupted is none of these cas
 | E2 | a version that is not in the store | | under the version that the run began with; a completed run if forced |
 | R1 | what was true at an earlier event | the run is further on, or has ended | where its journal ends, no branch |
 
-R1 is found elsewhere (engine/rebuilding.py): no other case applies, and the rows are not what the journal folds to.
+R1 is found elsewhere (engine/undriven_commits.py): no other case applies, and the rows differ from the journal.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast.engine import crash_points
 from holdfast.engine.ports import Attempt, Done, settle
-from holdfast.engine.step_places import Granted
+from holdfast.engine.slots import Granted
 from holdfast.model import commands as cmd
 from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, Suspended

@@ -130,9 +130,9 @@ async def test_a_refused_request_does_not_touch_a_live_run(db: Path, bodies: Wor
             await run.retry()
         # what the sender thinks through first may be refused by the owner as well, when the run has moved meanwhile
         with pytest.raises(hf.Refused, match="nothing of the run has failed"):
-            await engine.inbox.request(engine.store.run(run.run_id).run_no, "retry", Asked())
+            await engine.requests.request(engine.store.run(run.run_id).run_no, "retry", Asked())
         with pytest.raises(hf.Refused, match="cannot be read"):
-            await engine.inbox.request(engine.store.run(run.run_id).run_no, "jump", {"target": {"no": "text"}})
+            await engine.requests.request(engine.store.run(run.run_id).run_no, "jump", {"target": {"no": "text"}})
         bodies.gate.set()
         assert await ended(run) == [1, 2]
         assert attempts(await run.events(), "slow") == [1], "its body went on"
@@ -225,7 +225,7 @@ async def test_a_run_on_hold_can_be_forked(db: Path, bodies: World) -> None:
         assert row is not None
         actor = engine.actors[row.run_no]
         actor.detach(None)
-        await engine.put_on_hold(row.run_no, row.token, "crash_loop: for this test")
+        await engine.custody.put_on_hold(row.run_no, row.token, "crash_loop: for this test")
         assert await run.status() == "suspended"
         bodies.gate.set()
         await run.fork(at="slow")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.engine.engine import Engine
-from holdfast.engine.settings import EngineSettings
+from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.versions import Versions
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition, Settings

@@ -10,7 +10,7 @@ import json
 from collections import Counter, defaultdict
 from typing import Any
 
-from holdfast.engine import signal_ids
+from holdfast.engine.messages import signal_message_id
 from tests.chaos import flows, places
 from tests.chaos.client import Ledger
 from tests.chaos.orders import ANSWER, Order
@@ -86,7 +86,7 @@ class Inspection:
         for run_id, tried in ledger.tried.items():
             assert self._answer_of(run_id) in tried, f"{run_id} has an answer that nobody gave"
         for run_id, signal_id in ledger.signalled:
-            message_id = signal_ids.message_id(run_id, signal_id)
+            message_id = signal_message_id(run_id, signal_id)
             times = [data["message_id"] for kind, data in self._journals[run_id] if kind == "MessageConsumed"]
             assert times.count(message_id) == 1, f"{run_id} received {signal_id} {times.count(message_id)} times"
         for run_id in ledger.cancelled:

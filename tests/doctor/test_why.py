@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.engine import offers
+from holdfast.engine.versions import capabilities_here
 from holdfast.inspect.why import Why, why
 from holdfast.opening import open_engine
 from holdfast.store.row_types import EngineRow
@@ -177,7 +177,7 @@ async def _is_free(db: Path, run_id: str) -> bool:
 async def test_a_suspect_says_that_it_will_run_in_a_process_of_its_own(ward: Path) -> None:
     harm(ward, "UPDATE run_state SET status = 'running', recoveries = 2 WHERE run_no = {asleep}")
     async with open_engine(url(ward), recover=False) as engine:
-        offer = offers.of_this_process(None, None, 10)  # as one that takes over what it finds
+        offer = capabilities_here(None, None, 10)  # as one that takes over what it finds
         engine.store.register_engine(engine.lease.row(offer.encode()))
         found = await engine.get("asleep").why()
     assert "3 engines in a row died while it made no progress; engine eng_" in found
@@ -221,7 +221,7 @@ async def strict(tmp_path: Path) -> Path:
 
 def employ(db: Path, engine: str, *, changed: bool) -> None:
     """An engine on another host that has the code of this process, as it is or as it might have been changed."""
-    offer = offers.of_this_process(None, None, 10)
+    offer = capabilities_here(None, None, 10)
     if changed:
         offer = msgspec.structs.replace(offer, fingerprints=dict.fromkeys(offer.fingerprints, "other code"))
     with opened(db) as store:

@@ -71,7 +71,7 @@ class HeldClock:
 
 def hold_time(engine: Engine) -> HeldClock:
     """Time stands still for this engine, from before the next run is started. Its lease goes on by the real clock."""
-    engine.clock = held = HeldClock(engine.clock)
+    engine.clock = engine.runtime.clock = held = HeldClock(engine.clock)
     return held
 
 

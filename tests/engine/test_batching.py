@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.batching import Batch
+from holdfast.engine.event_loop import Batch
 from holdfast.model.errors import StoreError
 from tests.engine.kit import PATIENCE_SECONDS
 

@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from tests.engine.kit import check_file, url
 
-OF_THE_ENGINE_ITSELF = {"open", "read", "see_through", "let_go", "put_on_hold", "lift_hold", "release", "watch"}
+OF_THE_ENGINE_ITSELF = {"open", "read"}
 """Coroutines of `Engine` that its own parts await; programs are offered the others."""
 
 

@@ -257,7 +257,9 @@ async def test_an_accepted_change_keeps_what_agrees_and_makes_the_other_calls_an
     async with hf.open(url(db), idle_seconds=0) as engine:
         run = await _start_and_change(engine, shop, _old(shop), _changed(shop))
         await _held(engine)
-        (shown,) = await changes.rehearse(engine, engine.store.run("r"))  # type: ignore[arg-type]  # it is there
+        row = engine.store.run("r")
+        assert row is not None
+        (shown,) = await changes.rehearse(engine.runtime, engine.custody, engine.bodies, row)
         assert shown.new == [f"step {__name__}.Shop.act"]
         assert len(shown.set_aside) == 3
         assert shop.done == ["reserve", "charge"], "a rehearsal does nothing"

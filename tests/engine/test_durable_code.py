@@ -962,7 +962,7 @@ async def test_a_result_that_is_not_what_was_annotated_names_its_function(db: Pa
             await (await engine.start(counting)).result(timeout=30)
         with pytest.raises(hf.InvalidInput, match=r"the result of run liar .* workflow lying .*: expected int"):
             await (await engine.start(lying, run_id="liar")).result(timeout=30)
-        with pytest.raises(hf.UsageError, match=r"'cancled' is no status of a run; there are .*cancelled"):
+        with pytest.raises(hf.UsageError, match=r"'cancled' is not a status of a run; there are .*cancelled"):
             await engine.list(status="cancled")
 
 

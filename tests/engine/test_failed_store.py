@@ -117,7 +117,7 @@ async def test_an_engine_that_has_given_up_begins_and_claims_nothing(db: Path) -
             with pytest.raises(StoreError):
                 await engine.start(failing_store_steps, run_id="r")
             assert engine.lease.has_run_out
-            assert engine.room() == 0
+            assert engine.custody.room() == 0
             with pytest.raises(StoreError):
                 await engine.start(failing_store_steps)
             await asyncio.Event().wait()

@@ -72,7 +72,7 @@ async def test_engine_does_not_claim_a_run_of_a_newer_format_and_says_why(db: Pa
         run = engine.get("r")
         before = await run.events()
         (wait,) = [wait for wait in await run.waits() if wait.kind == "input"]
-        with pytest.raises(NotYetApplied, match=r"not yet applied: run r was written by a newer Holdfast"):
+        with pytest.raises(NotYetApplied, match=r"not applied: run r was written by a newer Holdfast"):
             await run.respond(wait.wait_id, True)
         await engine.claims.sweep()
         for refused in (engine.resume("r"), engine.recover("r"), run.fork(at="for_first"), run.retry()):

@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast.engine import handovers
+from holdfast.engine import asyncio_internals, committer
+from holdfast.engine.committer import InlineCommits
 from holdfast.engine.engine import Engine
-from holdfast.engine.handovers import Handovers
 from holdfast.store.row_types import Commit
 from tests.engine.kit import PATIENCE_SECONDS, beside_a_server, check_file, url
 from tests.processes import child_process
@@ -29,7 +29,7 @@ from tests.processes import child_process
 def _is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's disk may be slow at any moment; most of this is not about that."""
     if "slow" not in request.node.name:
-        monkeypatch.setattr(handovers, "SLOW_SECONDS", 1e9)
+        monkeypatch.setattr(committer, "SLOW_SECONDS", 1e9)
 
 
 @hf.node
@@ -146,7 +146,7 @@ async def test_what_else_a_run_does_goes_on_while_it_is_committed(
 
 async def test_the_loop_keeps_away_from_a_disk_that_was_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hf.open(url(tmp_path / "runs.db")) as engine:
-        threads = threads_of_commits(engine, monkeypatch, seconds=100 * handovers.SLOW_SECONDS)
+        threads = threads_of_commits(engine, monkeypatch, seconds=100 * committer.SLOW_SECONDS)
         assert await (await engine.start(hov_chain, x=1)).result() == 4
     assert threads[0] == threading.get_ident()
     assert threading.get_ident() not in threads[1:]
@@ -183,7 +183,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 async def test_how_long_it_keeps_away_depends_on_how_slow_it_was() -> None:
     loop = Loop()
-    saved = Handovers(loop)
+    saved = InlineCommits(loop, (), lambda: True)
 
     def keeps_away(seconds: float) -> float:
         saved.took(seconds)
@@ -197,10 +197,10 @@ async def test_how_long_it_keeps_away_depends_on_how_slow_it_was() -> None:
         loop.close()
 
 
-def _at(loop: Loop, saved: Handovers, moment: float) -> bool:
+def _at(loop: Loop, saved: InlineCommits, moment: float) -> bool:
     before, loop.now = loop.now, moment
     try:
-        return saved.can_be_saved(Commit(1, 1, 0))
+        return saved.is_allowed(Commit(1, 1, 0))
     finally:
         loop.now = before
 
@@ -209,8 +209,8 @@ async def test_of_a_loop_that_cannot_be_asked_nobody_knows_whom_it_serves() -> N
     class Other(asyncio.AbstractEventLoop):
         pass
 
-    assert handovers.nobody_listens(asyncio.get_running_loop())
-    assert not handovers.nobody_listens(Other())
+    assert asyncio_internals.watches_only_itself(asyncio.get_running_loop())
+    assert not asyncio_internals.watches_only_itself(Other())
 
 
 async def test_the_loop_does_not_wait_for_another_process_that_writes(tmp_path: Path) -> None:
@@ -308,11 +308,11 @@ def test_a_program_goes_on_after_a_commit_on_its_loop_was_interrupted(tmp_path: 
     check_file(path)
 
 
-@pytest.mark.parametrize("where", ["can_be_saved", "took"])
+@pytest.mark.parametrize("where", ["is_allowed", "took"])
 def test_an_engine_goes_on_after_an_interruption_beside_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    ask, asked = getattr(Handovers, where), 0
+    ask, asked = getattr(InlineCommits, where), 0
 
     def interrupted(*args: Any) -> Any:
         nonlocal asked
@@ -329,7 +329,7 @@ def test_an_engine_goes_on_after_an_interruption_beside_the_commit(
     with asyncio.Runner() as runner:
         opening = hf.open(url(tmp_path / "runs.db"))
         engine = runner.run(opening.__aenter__())
-        monkeypatch.setattr(Handovers, where, interrupted)
+        monkeypatch.setattr(InlineCommits, where, interrupted)
         with pytest.raises(KeyboardInterrupt):
             runner.run(result(engine, "first"))
         assert runner.run(result(engine, "second")) == 4
@@ -340,7 +340,7 @@ def test_an_engine_goes_on_after_an_interruption_beside_the_commit(
 INTERRUPTED = """
 import asyncio, sys
 import holdfast as hf
-from holdfast.engine.handovers import may_be_interrupted
+from holdfast.engine.event_loop import may_be_interrupted
 
 async def main():
     print(may_be_interrupted(), flush=True)

@@ -345,7 +345,7 @@ async def test_resume_ends_a_hold_whose_engine_gives_its_lease_back_meanwhile(db
         (tmp_path / "broken").unlink()
         (tmp_path / "gate").touch()
         row = msgspec.structs.replace(engine.store.run("suspect"), engine="the engine that put it on hold")
-        await engine.lift_hold(row)
+        await engine.custody.lift_hold(row)
         assert engine.store.run("suspect").hold is None
         await engine.resume("suspect")
         assert await engine.get("suspect").result(timeout=30) != os.getpid()

@@ -19,14 +19,14 @@ COMMAND = object()
 def actor(life: Life = Life.IDLE) -> RunActor:
     """A run in an engine that only notes what is asked of it."""
     plan = Play(call("a"), begin=False).plan
-    made = RunActor(mock.MagicMock(), plan, RunState.new(plan, 1, "r", 0), 1, None)
+    made = RunActor(mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), plan, RunState.new(plan, 1, "r", 0), 1, None)
     made.life = life
     return made
 
 
 def queued(run: RunActor) -> int:
-    engine: Any = run.engine
-    return int(engine.pump.queue.call_count)
+    turns: Any = run._turns
+    return int(turns.queue.call_count)
 
 
 @pytest.mark.parametrize(("now", "to"), [*itertools.product(Life, Life)])
@@ -84,16 +84,16 @@ def test_a_pause_is_kept_while_a_buffered_commit_is_in_flight() -> None:
     run = actor()
     run.pause_now()
     run.move(Life.COMMITTING)
-    assert run.is_to_be_paused
+    assert run.pausers == 1
     run.unpause()
-    assert not run.is_to_be_paused
+    assert not run.pausers
     assert run.life is Life.COMMITTING
 
 
 def test_a_run_is_paused_after_its_commit_in_flight_is_applied() -> None:
     run = actor(Life.COMMITTING)
     run.pause_now()
-    assert (run.life, run.is_to_be_paused) == (Life.COMMITTING, True)
+    assert (run.life, run.pausers) == (Life.COMMITTING, 1)
 
 
 @pytest.mark.parametrize("life", [life for life in Life if life not in (Life.DETACHING, Life.DETACHED)])
@@ -104,5 +104,5 @@ def test_a_detached_run_is_told_once_and_waits_for_its_commit_in_flight(life: Li
     run.detach(None)
     assert run.life is (Life.DETACHING if life is Life.COMMITTING else Life.DETACHED)
     assert run.mailbox == []
-    engine: Any = run.engine
-    engine.left.assert_called_once_with(run)
+    keeper: Any = run._keeper
+    keeper.detached.assert_called_once_with(run)

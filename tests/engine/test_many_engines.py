@@ -341,7 +341,7 @@ async def test_a_full_engine_rests_although_more_timers_are_due(address: str) ->
     asleep = await _asleep_and_due(address, many_sleepy_gated, *({"name": f"gate {n}"} for n in range(3)))
     async with hf.open(address, concurrency=1) as engine:
         await until(lambda: len(GATES) == 1)
-        assert engine.room() == 0
+        assert engine.custody.room() == 0
         assert not engine.claims.has_more_due_timers
         for n in range(3):
             GATES.setdefault(f"gate {n}", asyncio.Event()).set()

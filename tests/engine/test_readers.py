@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast as hf
-from holdfast.engine import inbox
 from holdfast.engine.engine import Engine
-from holdfast.engine.readers import LoopReader, ReaderThreads
+from holdfast.engine.store_threads import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
 from holdfast.store.row_types import MessageRow
 from tests.doctor.ward import harm
@@ -159,7 +158,7 @@ async def test_mail_that_comes_while_its_run_is_being_read_is_delivered(engine: 
     claiming = asyncio.create_task(engine.claims.claim([number(engine, run)]))
     await reader.has_read.wait()
     await write(engine, run)
-    await engine.inbox.look()  # which knows nobody to whom it could bring this
+    await engine.inbox.deliver_new()  # which knows nobody to whom it could bring this
     reader.goes_on.set()
     await claiming
     assert await run.result(timeout=20) == 1
@@ -172,10 +171,10 @@ async def test_mail_goes_to_nobody_who_began_to_drive_a_run_after_it_was_read(
     run = await driven(engine)
     (run_no,) = engine.actors
     delivered: list[Any] = []
-    monkeypatch.setattr(inbox, "deliver", lambda actor, message: delivered.append((actor, message.message_id)))
+    monkeypatch.setattr(engine.inbox, "deliver", lambda actor, message: delivered.append((actor, message.message_id)))
     reader = late("new_messages")
     await write(engine, run)
-    looking = asyncio.create_task(engine.inbox.look())
+    looking = asyncio.create_task(engine.inbox.deliver_new())
     await reader.has_read.wait()
     before = engine.actors.pop(run_no)
     engine.actors[run_no] = successor = object()  # type: ignore[assignment]
@@ -183,7 +182,7 @@ async def test_mail_goes_to_nobody_who_began_to_drive_a_run_after_it_was_read(
     await looking
     assert delivered == []
     engine.actors[run_no] = before
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     assert delivered == [(before, "m_1")]
     assert successor is not before
 
@@ -195,11 +194,11 @@ async def test_mail_that_was_settled_while_it_was_read_once_more_is_not_delivere
     (actor,) = engine.actors.values()
     reader = late("new_messages")
     await write(engine, run)
-    looking = asyncio.create_task(engine.inbox.look())
+    looking = asyncio.create_task(engine.inbox.deliver_new())
     await reader.has_read.wait()
     message = engine.store.message("m_1")
     assert message is not None
-    inbox.deliver(actor, message)  # as an earlier look did, which had not heard of its commit yet
+    engine.inbox.deliver(actor, message)  # as an earlier look did, which had not heard of its commit yet
     await until(lambda: "m_1" not in actor.delivered, "it is consumed")
     reader.goes_on.set()
     await looking
@@ -218,7 +217,7 @@ async def test_mail_that_was_applied_and_ended_its_run_while_its_sender_read_of_
             monkeypatch.setattr(client.store, verb, reader.stopping_behind(getattr(client.store, verb)))
         sending = asyncio.create_task(client.get(run.run_id).signal("go", 1))
         await until(reader.has_begun.is_set, "it has read one of the two")
-        await engine.inbox.look()
+        await engine.inbox.deliver_new()
         assert await run.result(timeout=20) == 1
         reader.goes_on.set()
         await sending
@@ -249,7 +248,7 @@ async def test_a_caller_who_gives_up_while_a_run_is_claimed_leaves_it_to_the_eng
     run = await left(engine)
     reader = late("_read_runs")
     await write(engine, run)
-    asking = asyncio.create_task(engine.inbox.look())
+    asking = asyncio.create_task(engine.inbox.deliver_new())
     await reader.has_read.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -268,9 +267,9 @@ async def test_runs_that_were_claimed_and_could_not_be_read_are_given_back(
     fails_once("open_nodes")
     await write(engine, run)
     with pytest.raises(StoreError, match="not now"):
-        await engine.inbox.look()
+        await engine.inbox.deliver_new()
     await until(lambda: owner(engine, run.run_id) is None)
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     assert await run.result(timeout=20) == 1
 
 
@@ -282,9 +281,9 @@ async def test_a_run_that_was_to_be_repaired_and_could_not_be_read_is_given_back
     monkeypatch.setattr(engine.store, "differing_heads", lambda numbers, types: next(heads, []))
     fails_once("events")
     await write(engine, run)
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     await until(lambda: owner(engine, run.run_id) is None, "it is given back")
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     assert await run.result(timeout=20) == 1
 
 
@@ -296,9 +295,9 @@ async def test_a_run_whose_commit_was_refused_and_that_could_not_be_read_again_i
     actor.expected_seq += 1  # as if the database had been restored to an earlier state
     fails_once("run_by_no")
     await write(engine, run)
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     await until(lambda: owner(engine, run.run_id) is None, "it is given back")
-    await engine.inbox.look()
+    await engine.inbox.deliver_new()
     assert await run.result(timeout=20) == 1
 
 

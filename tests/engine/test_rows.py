@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.engine.signal_ids import held_signals
+from holdfast.engine.messages import held_signals
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.evolve import evolve

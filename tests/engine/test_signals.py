@@ -173,13 +173,13 @@ async def test_the_same_id_is_a_no_op_also_when_the_run_has_ended(db: Path, endi
         await run.signal("n", 1, id="a")
         with pytest.raises(hf.Refused, match="something else under this id"):
             await run.signal("n", 2, id="a")
-        with pytest.raises(hf.Refused, match="no signals any more"):
+        with pytest.raises(hf.Refused, match="no longer receives signals"):
             await run.signal("n", 1, id="b")
         assert len(await run.events()) == before
         await (await engine.start(sig_sends_one, to="r", payload=1, id="a")).result()
         with pytest.raises(hf.RunFailed, match="another signal under the id"):
             await (await engine.start(sig_sends_one, to="r", payload=2, id="a")).result()
-        with pytest.raises(hf.RunFailed, match="no signals any more"):
+        with pytest.raises(hf.RunFailed, match="no longer receives signals"):
             await (await engine.start(sig_sends_one, to="r", payload=1, id="b")).result()
     async with hf.open(url(db)) as engine:
         await engine.get("r").signal("n", 1, id="a")
@@ -358,7 +358,7 @@ async def test_a_run_that_has_ended_cannot_be_signalled(db: Path) -> None:
     async with hf.open(url(db)) as engine:
         run = await engine.start(sig_collects, names=[])
         await run.result()
-        with pytest.raises(hf.Refused, match="no signals any more"):
+        with pytest.raises(hf.Refused, match="no longer receives signals"):
             await run.signal("n")
         with pytest.raises(hf.UsageError):
             await run.signal("")

@@ -398,7 +398,7 @@ def _is_over(limit: asyncio.Timeout) -> None:
 def _has_waited_long(engine: Engine) -> None:
     """The time is over that a run which waits stays in memory."""
     (actor,) = engine.actors.values()
-    engine.pump._evict(actor)
+    engine.custody.evict(actor)
 
 
 async def _is(run: Any, status: str) -> bool:

@@ -154,7 +154,7 @@ async def test_who_gives_up_before_it_is_read_leaves_the_others_their_memory(db:
             await engine.start(wak_signalled, name=name)
         await until(lambda: engine.store.counts().get("suspended") == 2)
         first, second = (
-            asyncio.create_task(engine.replay_reader.recall(actor.state, *next(iter(actor.state.nodes)), 1, ()))
+            asyncio.create_task(engine.bodies.replay_reader.recall(actor.state, *next(iter(actor.state.nodes)), 1, ()))
             for actor in engine.actors.values()
         )
         await asyncio.sleep(0)  # both have asked
@@ -168,7 +168,7 @@ async def test_of_one_read_each_body_gets_its_own_events_from_its_own_beginning_
         await until(lambda: engine.store.counts().get("suspended") == 1)
         (state,) = (actor.state for actor in engine.actors.values())
         left, right = state.nodes
-        recall = engine.replay_reader.recall
+        recall = engine.bodies.replay_reader.recall
         answers = await asyncio.gather(
             recall(state, *left, 1, ()), recall(state, *right, 1, ()), recall(state, *left, state.seq, ())
         )
@@ -230,7 +230,7 @@ async def test_a_look_whose_caller_gives_up_is_made_by_the_next_one(db: Path, mo
         (row,) = engine.store.runs()
         signal = MessageRow("m_1", row.run_no, "signal", b'{"name": "go", "payload": 1}', engine.clock.now())
         await engine.committer.call(engine.store.send, [signal])
-        first, second = (asyncio.create_task(engine.inbox.look()) for _ in range(2))
+        first, second = (asyncio.create_task(engine.inbox.deliver_new()) for _ in range(2))
         await asyncio.sleep(0)  # the first one is under way, and the second waits for it
         first.cancel()
         await second

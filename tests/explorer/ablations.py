@@ -14,9 +14,9 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.committer import Committer
+from holdfast.engine.messages import Inbox
 from holdfast.engine.ownership import lease
 from holdfast.engine.ownership import load as ownership_load
 from holdfast.engine.ownership.claim import Claims
@@ -189,10 +189,10 @@ def _answer_before_commit(self: Turn) -> None:
 # --- messages, waits, timers ---------------------------------------------------------------------------------------
 
 
-def _consumed_on_delivery(actor: RunActor, message: Any) -> None:
+def _consumed_on_delivery(self: Inbox, actor: RunActor, message: Any) -> None:
     """A message counts as consumed when its owner has seen it, not with what it led to."""
     if message.message_id not in actor.delivered:
-        actor.engine.store._shared.write(  # type: ignore[attr-defined]
+        actor.runtime.store._shared.write(  # type: ignore[attr-defined]
             "alter", "UPDATE run_inbox_messages SET status = 'consumed' WHERE message_id = ?", (message.message_id,)
         )
         actor.delivered.add(message.message_id)
@@ -256,10 +256,10 @@ _go_on = resuming.resume_instance
 
 async def _load_without_claim(self: Claims, run_nos: Any, **options: Any) -> int:
     """The run is read and driven, and nobody asks who holds it."""
-    engine = self._engine
-    rows = [row for n in run_nos if n not in engine.actors and (row := engine.store.run_by_no(n))]
+    runtime = self._runtime
+    rows = [row for n in run_nos if n not in self._custody.actors and (row := runtime.store.run_by_no(n))]
     if rows:
-        await engine.loader.load([row._replace(engine=engine.lease.engine) for row in rows])
+        await self._loader.load([row._replace(engine=runtime.lease.engine) for row in rows])
     return len(rows)
 
 
@@ -408,9 +408,9 @@ ALL = [
     Ablation("answer before the commit", "the client hears of a run that is not there yet", scenarios.chain,
              _method(Turn, "hand_over", _answer_before_commit)),
     Ablation("message consumed on delivery", "outside the commit of what it leads to", scenarios.graph_parent,
-             lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery)),
+             _method(Inbox, "deliver", _consumed_on_delivery)),
     Ablation("message consumed on delivery after a takeover", "the same where a run is taken over",
-             scenarios.slow_parent, lambda: mock.patch.multiple(ownership_load, deliver=_consumed_on_delivery),
+             scenarios.slow_parent, _method(Inbox, "deliver", _consumed_on_delivery),
              TWO_STEPS),
     Ablation("no scan for messages", "only a wake-up brings messages to runs that nobody holds", scenarios.graph_parent,
              _all(_method(SqliteStore, "new_messages", _no_scan(SqliteStore.new_messages)),

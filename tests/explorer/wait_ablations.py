@@ -7,11 +7,12 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.engine import inbox, signal_ids
+from holdfast.engine import messages
 from holdfast.engine.committer import Committer
-from holdfast.engine.inbox import Inbox
+from holdfast.engine.messages import Inbox
 from holdfast.engine.ownership import load
 from holdfast.engine.run.turn import Turn
+from holdfast.engine.run_requests import RunRequests
 from holdfast.model import events as ev
 from holdfast.model.naming import unique
 from holdfast.rules import decide, questions, resuming, waits
@@ -36,7 +37,9 @@ def _closed_waits_stay(seen: dict[str, Any]) -> Any:
     return find
 
 
-async def _told_at_once(self: Inbox, row: Any, message: Any, moved: Any, timeout: float, *, is_known: bool) -> Any:
+async def _told_at_once(
+    self: RunRequests, row: Any, message: Any, moved: Any, timeout: float, *, is_known: bool
+) -> Any:
     """Success is told when the request is stored."""
     return {}
 
@@ -69,7 +72,7 @@ def _output_in_memory(original: Any) -> Any:
         for index, entry in enumerate(draft.entries):
             event = entry.event
             if isinstance(event, ev.NodeSuspended) and event.mode == "next":
-                actor.engine.values.put(actor.run_no, entry.seq, bytes(event.output))
+                actor.runtime.values.put(actor.run_no, entry.seq, bytes(event.output))
                 nothing = msgspec.structs.replace(event, output=msgspec.Raw(b"null"))
                 draft.entries[index] = msgspec.structs.replace(entry, event=nothing)
         original(self)
@@ -114,16 +117,15 @@ OF_WAITS = [
     Ablation("answer applied twice", "nobody looks whether a question is still open", waiting.asks_in_code,
              lambda: mock.patch.object(questions, "find", _closed_waits_stay({})), ANSWERED),
     Ablation("success before it is true", "a sender is told when its request is stored, not when it is applied",
-             waiting.asks_until_people_answer, _method(Inbox, "_outcome", _told_at_once), ANSWERED),
+             waiting.asks_until_people_answer, _method(RunRequests, "_outcome", _told_at_once), ANSWERED),
     Ablation("late answers win", "nobody looks when an answer was sent", waiting.asks_until_people_answer,
              _method(questions, "answer", _whenever_it_was_sent(questions.answer)), {**ANSWERED, "deadline": "9s"}),
     Ablation("deadline and answer", "a deadline passes although the question was answered", waiting.asks_and_goes_on,
              _deadline_passes_anyway, ANSWERED),
     Ablation("answer consumed on delivery", "outside the commit of what it leads to", waiting.asks,
-             _all(lambda: mock.patch.multiple(inbox, deliver=_consumed_on_delivery),
-                  lambda: mock.patch.multiple(load, deliver=_consumed_on_delivery)), ANSWERED),
+             _method(Inbox, "deliver", _consumed_on_delivery), ANSWERED),
     Ablation("signals without an id", "a signal that is sent again is another one", waiting.receives_many,
-             _method(signal_ids, "message_id", lambda run_id, signal_id, refusals=0: unique("m_")),
+             _method(messages, "signal_message_id", lambda run_id, signal_id, refusals=0: unique("m_")),
              {**STEPS, "signals": waiting.NOTES}),
     Ablation("kept signals forgotten", "a takeover does not read the signals that came early", waiting.receives_many,
              _method(load, "held_signals", lambda messages: {}),

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.settings import EngineSettings
+from holdfast.engine.engine_settings import EngineSettings
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
 from holdfast.model.errors import StoreError

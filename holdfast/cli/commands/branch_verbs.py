@@ -18,8 +18,8 @@ from holdfast.cli.driving import ACTOR, drive_and_report, driven_elsewhere, load
 from holdfast.cli.options import DrivingRecorded, Edits, RunId, with_groups
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine import operator
-from holdfast.engine.catalogue import Recovered
 from holdfast.engine.engine import Engine
+from holdfast.engine.recovering import Recovered
 from holdfast.engine.run_handle import Run
 from holdfast.model import handlers
 from holdfast.model.errors import UsageError

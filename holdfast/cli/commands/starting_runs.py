@@ -24,8 +24,8 @@ from holdfast.cli.driving import drive_and_report, driven_elsewhere
 from holdfast.cli.options import Db, Driving, GivenInput, InputAssignments, Json, NewRunId, Target, with_groups
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine.engine import Engine
-from holdfast.engine.orders import check_run_id
 from holdfast.engine.run_handle import Run
+from holdfast.engine.run_inputs import check_run_id
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL

@@ -12,17 +12,17 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.engine import missing
+from holdfast.engine.messages import Inbox
+from holdfast.engine.ownership.custody import Custody
+from holdfast.engine.ownership.load import Loader
 from holdfast.engine.run.actor import RunActor
+from holdfast.engine.runtime import Runtime
 from holdfast.model import handlers
 from holdfast.model.errors import CorruptJournal
 from holdfast.model.statuses import RunStatus
 from holdfast.store.row_types import RunRow, TimerRow
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
 
 log = logging.getLogger("holdfast.engine")
 DUE_AT_ONCE = 4_000
@@ -42,8 +42,11 @@ LOOKING_SHARE = 0.05
 class Claims:
     """Takes over what others left."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, custody: Custody, loader: Loader, inbox: Inbox) -> None:
+        self._runtime = runtime
+        self._custody = custody
+        self._loader = loader
+        self._inbox = inbox
         self.only_root_runs: set[int] | None = None
         """None: every run whose code is here. Else only these runs and their descendants."""
         self._looks_for_ended = False
@@ -53,10 +56,6 @@ class Claims:
         self._next_due_look = 0.0
         self._waking = False
         """A page of them is being looked for and claimed; whoever else would look finds the same."""
-        self.has_unclaimed_runs = False
-        """Not all that could be claimed was, as far as is known: there was no room, or timers came first."""
-        self.claims_in_progress = 0
-        """Runs that are being claimed or read: there must be room for them."""
         self._refilling = False
         self._left = 0
         """Runs that have ended or rest since the last look for more."""
@@ -71,10 +70,10 @@ class Claims:
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
         await self.release_dead_engines()
-        engine = self._engine
-        for unknown in await engine.read(engine.store.unknown_owners):
+        runtime = self._runtime
+        for unknown in await runtime.read(runtime.store.unknown_owners):
             log.warning("engine %s holds runs and is not known any more; they are freed", unknown)
-            await engine.committer.call(engine.store.remove_engine, unknown)
+            await runtime.committer.call(runtime.store.remove_engine, unknown)
         await self._tell_of_ended()
         claimed = await self.claim_unowned()
         await self._warn_of_missing_code()
@@ -82,12 +81,12 @@ class Claims:
 
     async def _warn_of_missing_code(self) -> None:
         """Log which runs no live engine can drive; the operator has to load their code somewhere."""
-        engine = self._engine
-        if self.only_root_runs is None and engine.drives and not engine.stopping:
-            said = await engine.read(missing.warnings, engine, self._known_missing)
+        runtime = self._runtime
+        if self.only_root_runs is None and runtime.drives and not runtime.stopping:
+            said = await runtime.read(missing.warnings, runtime, self._known_missing)
             if not self._has_warned_of_waiting:
                 self._has_warned_of_waiting = True
-                said += await engine.read(missing.warnings_of_waiting, engine)
+                said += await runtime.read(missing.warnings_of_waiting, runtime)
             for warning in said:
                 log.warning("missing_code: %s", warning)
 
@@ -99,7 +98,7 @@ class Claims:
         page = await self._tell_of_some(0)
         if page:
             self._looks_for_ended = True
-            self._engine.spawn(self._tell_of_others(page))
+            self._runtime.spawn(self._tell_of_others(page))
 
     async def _tell_of_others(self, page: int) -> None:
         try:
@@ -110,23 +109,23 @@ class Claims:
             self._looks_for_ended = False
 
     async def _tell_of_some(self, page: int) -> int:
-        found, page = await self._engine.read(self._engine.store.waits_for_ended, page)
+        found, page = await self._runtime.read(self._runtime.store.waits_for_ended, page)
         for run_no, child in found:
             try:
-                await self._engine.inbox.report(child, run_no)
+                await self._inbox.report(child, run_no)
             except CorruptJournal as e:  # its parent waits on; other runs are not held up by it
                 log.error("the end of run %s cannot be told to the run that waits for it: %s", child, e)
         return page
 
     async def release_dead_engines(self) -> None:
         """Free the runs of engines that are dead."""
-        engine = self._engine
+        runtime = self._runtime
         buried = False
-        for dead in await engine.read(engine.lease.dead_engines, engine.clock.now()):
-            freed = await engine.committer.call(engine.store.remove_engine, dead.engine, dead.expires_at)
+        for dead in await runtime.read(runtime.lease.dead_engines, runtime.clock.now()):
+            freed = await runtime.committer.call(runtime.store.remove_engine, dead.engine, dead.expires_at)
             if freed is None:
                 continue  # it has renewed its lease since we looked
-            engine.lease.locks.remove(dead)
+            runtime.lease.locks.remove(dead)
             log.info("engine %s (pid %d) is gone; %d run(s) freed", dead.engine, dead.pid, freed)
             buried = buried or freed > 0
         if buried:
@@ -144,31 +143,33 @@ class Claims:
             claimed += won
             await self.fire_due_timers()  # very many take a while, and time does not wait for them
             if self.has_more_due_timers:
-                self.has_unclaimed_runs = True
+                self._custody.has_unclaimed_runs = True
                 break
         return claimed
 
     async def _claimable_page(self) -> list[int]:
         """Runs that want an owner and whose code is here: one of each workflow after the other, beginning behind the
         workflow that was served last."""
-        engine, store = self._engine, self._engine.store
-        room = engine.room()
-        self.has_unclaimed_runs = self.has_unclaimed_runs or room == 0
-        if engine.stopping or not engine.drives or room == 0 or self.only_root_runs == set():
+        runtime, store = self._runtime, self._runtime.store
+        room = self._custody.room()
+        self._custody.has_unclaimed_runs = self._custody.has_unclaimed_runs or room == 0
+        if runtime.stopping or not runtime.drives or room == 0 or self.only_root_runs == set():
             return []
-        unowned = await engine.read(store.unowned_versions)
-        runnable = [version for version in unowned if await engine.read(engine.versions.runnable, *version)]
-        versions = [version for version in runnable if engine.has_room_for(engine.versions.numbered(*version))]
-        self.has_unclaimed_runs = self.has_unclaimed_runs or len(versions) < len(runnable)
+        unowned = await runtime.read(store.unowned_versions)
+        runnable = [version for version in unowned if await runtime.read(runtime.versions.runnable, *version)]
+        versions = [version for version in runnable if self._custody.has_room_for(runtime.versions.numbered(*version))]
+        self._custody.has_unclaimed_runs = self._custody.has_unclaimed_runs or len(versions) < len(runnable)
         # those that are passed over must not hide who stands behind them
-        passed_over = engine.loader.count_yielded()
+        passed_over = self._loader.count_yielded()
         roots = None if self.only_root_runs is None else sorted(self.only_root_runs)
         at_once = CLAIMED_WHILE_DUE if self.has_more_due_timers else CLAIMED_AT_ONCE
         limit = min(at_once // max(1, len(versions)) + 1, room + passed_over)
-        found = await engine.read(lambda: store.claimable(versions, queues=engine.queues, root_nos=roots, limit=limit))
+        found = await runtime.read(
+            lambda: store.claimable(versions, queues=runtime.queues, root_nos=roots, limit=limit)
+        )
         lines: dict[str, list[int]] = defaultdict(list)
         for run_no, workflow, _ in found:
-            if not engine.loader.is_yielded(run_no):
+            if not self._loader.is_yielded(run_no):
                 lines[workflow].append(run_no)
         turns = sorted(lines, key=lambda workflow: (workflow <= self._last_served, workflow))
         page = [
@@ -184,15 +185,15 @@ class Claims:
     @property
     def has_more_due_timers(self) -> bool:
         """Whether more timers are due than one look wakes."""
-        return self._last_due is not None and self._engine.loop.time() >= self._next_due_look
+        return self._last_due is not None and self._runtime.loop.time() >= self._next_due_look
 
     async def fire_due_timers(self) -> None:
         """A page of the timers that are due of runs that nobody owns. Where there are more of them, or there is no room
         for their runs, they are only fired: time does not wait until the bodies of others are done. Their runs are
         then claimed like all others that want an owner."""
-        engine = self._engine
-        may_look = engine.loop.time() >= self._next_due_look and not self._waking
-        if may_look and engine.drives and not engine.stopping and not engine.lease.has_run_out:
+        runtime = self._runtime
+        may_look = runtime.loop.time() >= self._next_due_look and not self._waking
+        if may_look and runtime.drives and not runtime.stopping and not runtime.lease.has_run_out:
             self._waking = True
             try:
                 await self._fire_page()
@@ -200,58 +201,57 @@ class Claims:
                 self._waking = False
 
     async def _fire_page(self) -> None:
-        engine = self._engine
-        began = engine.loop.time()
+        runtime = self._runtime
+        began = runtime.loop.time()
         roots = None if self.only_root_runs is None else sorted(self.only_root_runs)
-        now, elapsed = engine.clock.now(), engine.clock.elapsed()
+        now, elapsed = runtime.clock.now(), runtime.clock.elapsed()
         names, after = handlers.workflow_names(), self._last_due
-        due = await engine.read(
-            lambda: engine.store.due_timers(
-                now, DUE_AT_ONCE, names, roots, queues=engine.queues, after=after, elapsed=elapsed
+        due = await runtime.read(
+            lambda: runtime.store.due_timers(
+                now, DUE_AT_ONCE, names, roots, queues=runtime.queues, after=after, elapsed=elapsed
             )
         )
         run_nos = sorted({timer.run_no for timer in due})
         are_many = len(due) == DUE_AT_ONCE
-        fire_only = are_many or len(run_nos) > engine.room()
+        fire_only = are_many or len(run_nos) > self._custody.room()
         claimed = await self.claim(run_nos, fire_only=fire_only) if due else 0
         self._last_due = due[-1] if are_many else None
         if not claimed:
-            took = engine.loop.time() - began  # for nothing: others have to drive those that are due
+            took = runtime.loop.time() - began  # for nothing: others have to drive those that are due
             self._next_due_look = began + took / LOOKING_SHARE
 
     async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, fire_only: bool = False) -> int:
         """Take the lease of those of these runs that are free and that we may drive; then go on with them.
         `fire_only`: of those that wait the timers are fired, which takes no room. Whoever asked may give up: a run
         that is ours and that nobody reads would be lost to everybody."""
-        return await self._engine.runtime.run_to_completion(self._claim(run_nos, even_without_code, fire_only))
+        return await self._runtime.run_to_completion(self._claim(run_nos, even_without_code, fire_only))
 
     async def _claim(self, run_nos: Sequence[int], even_without_code: bool, fire_only: bool) -> int:
-        engine = self._engine
-        left = engine.loader.is_yielded
-        free = [n for n in run_nos if n not in engine.actors and (even_without_code or not left(n))]
+        left = self._loader.is_yielded
+        free = [n for n in run_nos if n not in self._custody.actors and (even_without_code or not left(n))]
         wanted = free if even_without_code else await self._drivable(free, only_waiting=fire_only)
-        room = len(wanted) if even_without_code or fire_only else engine.room()
+        room = len(wanted) if even_without_code or fire_only else self._custody.room()
         if len(wanted) >= room and not (even_without_code or fire_only):
-            self.has_unclaimed_runs = True
+            self._custody.has_unclaimed_runs = True
             wanted = wanted[:room]
         if not wanted:
             return 0
         coming = 0 if fire_only else len(wanted)
-        self.claims_in_progress += coming
+        self._custody.claims_in_progress += coming
         try:
             return await self._take(wanted, fire_only)
         finally:
-            self.claims_in_progress -= coming
+            self._custody.claims_in_progress -= coming
 
     async def _take(self, wanted: Sequence[int], fire_only: bool) -> int:
         """Claim page by page, and go on with what was won; while one page is read, the next is claimed."""
-        engine = self._engine
+        runtime = self._runtime
         pages = [wanted[start : start + CLAIMED_AT_ONCE] for start in range(0, len(wanted), CLAIMED_AT_ONCE)]
         pages.reverse()
         claimed: list[RunRow] = []
 
         async def claim_page() -> Sequence[RunRow]:
-            rows = await engine.committer.call(engine.store.claim, engine.lease.engine, pages.pop())
+            rows = await runtime.committer.call(runtime.store.claim, runtime.lease.engine, pages.pop())
             claimed.extend(rows)
             return rows
 
@@ -259,32 +259,32 @@ class Claims:
         try:
             while following is not None or pages:
                 rows = await (following or claim_page())
-                following = engine.spawn(claim_page()) if pages else None
+                following = runtime.spawn(claim_page()) if pages else None
                 for start in range(0, len(rows), LOADED_AT_ONCE):
                     page = rows[start : start + LOADED_AT_ONCE]
-                    await engine.loader.load(page, fire_only=fire_only)
+                    await self._loader.load(page, fire_only=fire_only)
                     if start + LOADED_AT_ONCE < len(rows):
                         await asyncio.sleep(0)
         except Exception:
             if following is not None:
                 await asyncio.wait([following])
-            unread = [(row.run_no, row.token) for row in claimed if row.run_no not in engine.actors]
-            if unread and not engine.stopping:  # nobody else could have them while they are ours
-                engine.spawn(engine.loader.give_back(unread))
+            unread = [(row.run_no, row.token) for row in claimed if row.run_no not in self._custody.actors]
+            if unread and not runtime.stopping:  # nobody else could have them while they are ours
+                runtime.spawn(self._custody.give_back(unread))
             raise
         return len(claimed)
 
     def on_room_freed(self) -> None:
         """A run has ended or rests: others that found no room may come. Not one by one: that would be a look at the
         store for each. For a few the next patrol does."""
-        engine = self._engine
-        limit = engine.settings.concurrency
-        if limit is None or not self.has_unclaimed_runs or self._refilling or engine.stopping:
+        runtime = self._runtime
+        limit = runtime.settings.concurrency
+        if limit is None or not self._custody.has_unclaimed_runs or self._refilling or runtime.stopping:
             return
         self._left += 1
         if self._left * REFILL_SHARE >= limit:
             self._refilling = True
-            engine.spawn(self._refill())
+            runtime.spawn(self._refill())
 
     async def _refill(self) -> None:
         try:
@@ -299,11 +299,11 @@ class Claims:
             return
         async with self._turns:
             if self._finds_room_again():  # nobody else has filled it meanwhile
-                self.has_unclaimed_runs = False
+                self._custody.has_unclaimed_runs = False
                 await self._claim_by_turns()
 
     def _finds_room_again(self) -> bool:
-        return self.has_unclaimed_runs and self._engine.room() > 0
+        return self._custody.has_unclaimed_runs and self._custody.room() > 0
 
     async def drive(self, row: RunRow) -> None:
         """Somebody asked for something of this run: it is ours to drive, if its code is here."""
@@ -313,37 +313,40 @@ class Claims:
 
     async def _drivable(self, run_nos: Sequence[int], *, only_waiting: bool = False) -> list[int]:
         """Those of these runs that are ours to drive, and whose code is here."""
-        engine, roots = self._engine, self.only_root_runs
-        found = await engine.read(engine.store.workflows_of, run_nos)
+        runtime, roots = self._runtime, self.only_root_runs
+        found = await runtime.read(runtime.store.workflows_of, run_nos)
         versions = {(workflow, version) for _, _, workflow, version, _, _ in found}
-        runnable = {version for version in versions if await engine.read(engine.versions.runnable, *version)}
+        runnable = {version for version in versions if await runtime.read(runtime.versions.runnable, *version)}
         drivable = {
             run_no
             for run_no, root_no, workflow, version, queue, status in found
             if (roots is None or root_no in roots)
-            and engine.serves(queue)
+            and runtime.serves(queue)
             and (workflow, version) in runnable
             and (status == RunStatus.SUSPENDED or not only_waiting)
         }
         return [run_no for run_no in run_nos if run_no in drivable]
 
-    async def reload(self, actor: RunActor) -> None:
-        """Read a run again whose commit was refused although we hold its lease."""
-        row = await self._engine.read(self._engine.store.run_by_no, actor.run_no)
-        if row is not None and row.engine == self._engine.lease.engine:
-            await self._engine.loader.load([row])
+    async def reclaim(self, actor: RunActor, is_fenced: bool) -> None:
+        """Read a run again whose commit was refused. `is_fenced`: its lease may be another engine's."""
+        if is_fenced:
+            await self._regain(actor)
+            return
+        row = await self._runtime.read(self._runtime.store.run_by_no, actor.run_no)
+        if row is not None and row.engine == self._runtime.lease.engine:
+            await self._loader.load([row])
 
-    async def regain(self, actor: RunActor) -> None:
+    async def _regain(self, actor: RunActor) -> None:
         """A commit was refused. Usually the run is somebody else's now. If it is still ours, the database is behind
         what it had acknowledged (a replica that had not got everything took over, a backup was restored), and would
         wait for us for ever: take it over from where it stands."""
-        engine = self._engine
-        row = await engine.read(engine.store.run_by_no, actor.run_no)
+        runtime = self._runtime
+        row = await runtime.read(runtime.store.run_by_no, actor.run_no)
         if row is None:
             log.error("run %s is not in the database any more: it was restored to an earlier state", actor.run_id)
-        elif (row.engine, row.token) == (engine.lease.engine, actor.token):
+        elif (row.engine, row.token) == (runtime.lease.engine, actor.token):
             told = "run %s stands at event %d in the database, which had acknowledged event %d: it was restored to an "
             told += "earlier state. The run goes on from there; what it did since is done again, under the same keys"
             log.error(told, actor.run_id, row.last_seq, actor.expected_seq)
-            await engine.committer.insist(engine.store.release, row.engine, [(row.run_no, row.token)])
+            await runtime.committer.insist(runtime.store.release, row.engine, [(row.run_no, row.token)])
             await self.claim([row.run_no])

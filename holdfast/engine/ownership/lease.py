@@ -91,7 +91,8 @@ class Lease:
     @property
     def may_begin(self) -> bool:
         """Whether a body or a step may begin: not while another engine may own the runs of this one."""
-        return self._clock.lease_time() <= self._runs_out_at and self.former is None and not self.lost
+        is_known = self._registered == self.engine and self._declared_dead != self.engine
+        return is_known and self.former is None and self._clock.lease_time() <= self._runs_out_at
 
     def defer(self, begin: Callable[[], object]) -> None:
         """Call `begin` when the lease is held again: until then another engine may own the run."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
-from holdfast.engine.ownership.lease import taken_away
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
+from holdfast.engine.messages import Inbox
+from holdfast.engine.ownership.claim import Claims
+from holdfast.engine.ownership.custody import Custody
+from holdfast.engine.runtime import Runtime
+from holdfast.engine.shared_slots import LostThreads, SharedSlots
 
 log = logging.getLogger("holdfast.engine")
 DEAD_LOOK_SECONDS = 0.25
@@ -28,8 +28,21 @@ HINT_SECONDS = 0.01
 class PollLoop:
     """The eyes of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        runtime: Runtime,
+        custody: Custody,
+        claims: Claims,
+        inbox: Inbox,
+        shared_slots: SharedSlots,
+        lost_threads: LostThreads,
+    ) -> None:
+        self._runtime = runtime
+        self._custody = custody
+        self._claims = claims
+        self._inbox = inbox
+        self._shared_slots = shared_slots
+        self._lost_threads = lost_threads
         self._hinted = asyncio.Event()
         self._unowned_told = False
         """Perhaps there are runs that nobody drives."""
@@ -38,28 +51,28 @@ class PollLoop:
         self._others_wrote = False
         """Somebody has, since dead engines were last looked for."""
         self._next_dead = 0.0
-        self._next_sweep = engine.loop.time() + engine.settings.sweep_seconds
+        self._next_sweep = runtime.loop.time() + runtime.settings.sweep_seconds
 
     def start(self) -> None:
         """Look around from now on, until the engine is closed."""
-        if self._engine.drives:
-            self._engine.store.listen(self._hear)
-        self._engine.spawn(self.run())
+        if self._runtime.drives:
+            self._runtime.store.listen(self._hear)
+        self._runtime.spawn(self.run())
 
     async def run(self) -> None:
-        while self._engine.fatal is None:
+        while self._runtime.fatal is None:
             await self.wait_for_next_poll()
             try:
                 await self.poll_once()
             except Exception:  # one run that cannot be read must not make the engine deaf to all others
-                if self._engine.fatal is None:
+                if self._runtime.fatal is None:
                     log.exception("looking for work failed; trying again")
                     await asyncio.sleep(1.0)
 
     def _hear(self) -> None:
         """The store says, in a thread of its own, that something was written that wants an owner."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
-            self._engine.loop.call_soon_threadsafe(self.hint)
+            self._runtime.loop.call_soon_threadsafe(self.hint)
 
     def hint(self) -> None:
         """Perhaps there is something for us."""
@@ -69,10 +82,10 @@ class PollLoop:
     async def wait_for_next_poll(self) -> None:
         """Wait until the next look: less when there is something to see. But a moment in any case, or a crowd of hints
         would leave no time for anything else."""
-        if self._engine.claims.has_more_due_timers:
+        if self._claims.has_more_due_timers:
             await asyncio.sleep(0)
             return
-        loop, pause = self._engine.loop, self._engine.settings.poll_seconds
+        loop, pause = self._runtime.loop, self._runtime.settings.poll_seconds
         moment_over = loop.time() + min(pause, HINT_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
@@ -83,69 +96,58 @@ class PollLoop:
 
     async def poll_once(self) -> None:
         """Look once. Safe to call at any time. While a server is away there is nothing to see."""
-        engine = self._engine
-        others_wrote = engine.store.changed()
+        runtime = self._runtime
+        others_wrote = runtime.store.changed()
         if others_wrote is None:
             return
-        now = engine.loop.time()
+        now = runtime.loop.time()
         await self._look_at_writes(others_wrote)
         if now >= self._next_dead:
             self._next_dead = now + DEAD_LOOK_SECONDS
-            await engine.claims.release_dead_engines()
+            await self._claims.release_dead_engines()
             if self._others_wrote:  # perhaps a run for whoever takes it; and an engine that stops leaves its own
                 self._others_wrote = False
                 self._unowned_told = True
         if now >= self._next_sweep:
-            self._next_sweep = now + engine.settings.sweep_seconds
-            await engine.claims.sweep()
+            self._next_sweep = now + runtime.settings.sweep_seconds
+            await self._claims.sweep()
         elif self._unowned_told:
             self._unowned_told = False
             try:
-                await engine.claims.claim_unowned()
+                await self._claims.claim_unowned()
             except Exception:
                 self._unowned_told = True
                 raise
         else:
-            await engine.claims.claim_if_room()
+            await self._claims.claim_if_room()
 
     async def _look_at_writes(self, others_wrote: bool) -> None:
-        engine = self._engine
-        if engine.lease.lost or engine.lease.former is not None:
+        runtime = self._runtime
+        if runtime.lease.lost or runtime.lease.former is not None:
             await self._take_new_identity()
         if others_wrote:
-            engine.hub.notify_all()
+            runtime.hub.notify_all()
             self._mail_told = self._others_wrote = True
         if self._mail_told:
-            await engine.inbox.look()
+            await self._inbox.deliver_new()
             self._mail_told = False
-        await engine.claims.fire_due_timers()
-        await engine.shared_slots.poll(others_wrote)
-        if engine.lost_threads.too_many:
-            engine.lost_threads.leave_waiting()
+        await self._claims.fire_due_timers()
+        await self._shared_slots.poll(others_wrote)
+        if self._lost_threads.too_many:
+            self._custody.release_waiting_for_threads()
 
     # --- having been declared dead ---------------------------------------------------------------------------
 
     async def _take_new_identity(self) -> None:
         """Somebody declared this engine dead. It is another engine from now on: its old name and lock mean nothing."""
-        engine, lease = self._engine, self._engine.lease
+        runtime, lease = self._runtime, self._runtime.lease
         if lease.lost:
             lease.renew_identity()
-            await engine.committer.insist(lease.register, engine.offer.encode())
-        await engine.committer.insist(
-            engine.store.remove_engine, lease.former
+            await runtime.committer.insist(lease.register, runtime.offer.encode())
+        await runtime.committer.insist(
+            runtime.store.remove_engine, lease.former
         )  # frees what was started under that name
-        engine.shared_slots.forget_grants()
-        await self.detach_lost_runs()
+        self._shared_slots.forget_grants()
+        await self._custody.detach_lost_runs()
         lease.settle()
-        await engine.claims.sweep()
-
-    async def detach_lost_runs(self) -> None:
-        """Leave runs that others have taken: silent bodies must hear of it too."""
-        engine = self._engine
-        for actor in list(engine.actors.values()):
-            row = await engine.read(engine.store.run_by_no, actor.run_no)
-            if row is None or actor.is_detached:
-                continue  # not written yet, or not here any more
-            if row.token != actor.token or row.engine != engine.lease.engine:
-                engine.values.forget(actor.run_no)
-                actor.detach(taken_away(actor.run_id, actor.token, "another engine has taken it over"))
+        await self._claims.sweep()

@@ -11,17 +11,17 @@ On crash: nothing of an actor is stored; the next owner reads the run's rows.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.ownership import quarantine
-from holdfast.engine.persistence import Persistence
+from holdfast.engine.persistence import UNBUFFERED, Persistence
 from holdfast.engine.ports import Done, settle
+from holdfast.engine.runtime import Runtime
 from holdfast.model import events as ev
 from holdfast.model.errors import IllegalTransition, LeaseLost
 from holdfast.model.plans import Plan
@@ -29,10 +29,6 @@ from holdfast.model.state import RunState
 from holdfast.model.statuses import RunStatus
 from holdfast.store.row_types import RunRow
 
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
-
-log = logging.getLogger("holdfast.engine")
 WAKING_SECONDS = 10
 """How late the timer of a run in memory may be because the engine is busy."""
 
@@ -99,18 +95,46 @@ class NewRun(msgspec.Struct, gc=False):
     """The run is only written here; an engine that serves its queue, and has room, claims it."""
 
 
+class TurnQueue(Protocol):
+    """Where a run asks for a turn (pump.py)."""
+
+    def queue(self, actor: RunActor) -> None:
+        """Take a turn for the run in this turn of the event loop."""
+        ...
+
+    def flush(self, actor: RunActor) -> None:
+        """Commit what a lazy run has buffered."""
+        ...
+
+
+class Keeper(Protocol):
+    """What a run reports to the engine that drives it (ownership/custody.py)."""
+
+    def detached(self, actor: RunActor) -> None:
+        """The run is driven no longer."""
+        ...
+
+    def cannot_read(self, actor: RunActor, error: Exception) -> None:
+        """Something of the run that is needed now cannot be read."""
+        ...
+
+    def hold_after_commits(self, actor: RunActor, why: str) -> None:
+        """Put the run on hold once everything that was submitted so far is durable."""
+        ...
+
+
 class RunActor:
     """A run that this engine owns."""
 
     __slots__ = (
         "_detach_waiters",
-        "_pausers",
+        "_keeper",
         "_stopped_by",
+        "_turns",
         "alarms",
         "body_slots",
         "creating",
         "delivered",
-        "engine",
         "eviction",
         "expected_seq",
         "flush_timer",
@@ -118,6 +142,7 @@ class RunActor:
         "life",
         "mailbox",
         "outcome",
+        "pausers",
         "plan",
         "release_after_commit",
         "replies",
@@ -126,6 +151,7 @@ class RunActor:
         "row",
         "run_id",
         "run_no",
+        "runtime",
         "state",
         "token",
         "workflow_slot",
@@ -133,8 +159,19 @@ class RunActor:
         "written",
     )
 
-    def __init__(self, engine: Engine, plan: Plan, state: RunState, token: int, row: RunRow | None) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        runtime: Runtime,
+        turns: TurnQueue,
+        keeper: Keeper,
+        plan: Plan,
+        state: RunState,
+        token: int,
+        row: RunRow | None,
+    ) -> None:
+        self.runtime = runtime
+        self._turns = turns
+        self._keeper = keeper
         self.plan = plan
         self.state = state
         self.token = token
@@ -153,8 +190,8 @@ class RunActor:
         self.mailbox: list[Mail] = []
         self.delivered: set[str] = set()
         """Messages that were put into the mailbox."""
-        self._pausers = 0
-        """How many requests keep it paused."""
+        self.pausers = 0
+        """How many requests keep it paused, now or once the commit in flight is applied."""
 
         self.replies: Sequence[Reply] = ()
         """Those of the commit in flight."""
@@ -162,7 +199,8 @@ class RunActor:
         """The last event that is durable."""
         self.written: tuple[Any, ...] = ()
         """What the run's row was last given, of what seldom changes."""
-        self.write_buffer = Persistence.of(state.fold.settings.persistence)
+        mode = state.fold.settings.persistence
+        self.write_buffer = UNBUFFERED if mode == "aggressive" else Persistence(mode)
         """What is decided and not handed over yet."""
         self.flush_timer: asyncio.TimerHandle | None = None
 
@@ -184,7 +222,7 @@ class RunActor:
     # --- its life ------------------------------------------------------------------------------------------
 
     def move(self, to: Life) -> None:
-        """Go to another state of its life, or raise IllegalTransition."""
+        """Move to another state of its life, or raise IllegalTransition."""
         if to not in LIFE_TRANSITIONS[self.life]:
             raise IllegalTransition(f"the actor of run {self.run_id}: {self.life} -> {to} is not a transition")
         self.life = to
@@ -204,18 +242,18 @@ class RunActor:
         life = self.life
         if life is _DETACHED or life is _DETACHING:
             if done is not None:
-                done(None, LeaseLost(f"run {self.run_id} is not owned by this engine any more"))
+                done(None, LeaseLost(f"run {self.run_id} is no longer owned by this engine"))
             return
         self.mailbox.append((command, done))
         if life is _IDLE or life is _DECIDING:
             self.move(_QUEUED)
-            self.engine.pump.queue(self)
+            self._turns.queue(self)
 
     async def flushed(self) -> None:
         """Wait until everything that was decided is durable."""
         while not self.is_detached and (self.write_buffer.entries or self.life is Life.COMMITTING):
-            self.engine.pump.flush(self)
-            await asyncio.sleep(0 if self.engine.committer.idle else 0.001)
+            self._turns.flush(self)
+            await asyncio.sleep(0 if self.runtime.committer.idle else 0.001)
 
     async def pause(self) -> None:
         """Commit everything that was submitted so far, then decide nothing until `unpause`. Bodies go on."""
@@ -227,27 +265,22 @@ class RunActor:
 
     def pause_now(self) -> None:
         """Decide nothing more until `unpause`, not even what is in the mailbox. A commit in flight is applied first."""
-        self._pausers += 1
+        self.pausers += 1
         if not (self.is_detached or self.life in (Life.PAUSED, Life.COMMITTING)):
             self.move(Life.PAUSED)
 
     def unpause(self) -> None:
         """Decide again what is in the mailbox, unless another request keeps the run paused."""
-        self._pausers -= 1
-        if self.life is Life.PAUSED and not self._pausers:
+        self.pausers -= 1
+        if self.life is Life.PAUSED and not self.pausers:
             self.move(_QUEUED if self.mailbox else _IDLE)
             if self.mailbox:
-                self.engine.pump.queue(self)
-
-    @property
-    def is_to_be_paused(self) -> bool:
-        """Whether it is paused, or is again once the commit in flight is applied."""
-        return self._pausers > 0
+                self._turns.queue(self)
 
     # --- what the engine asks of it --------------------------------------------------------------------------
 
     def due_timers(self, now: int) -> list[str]:
-        state, elapsed = self.state, self.engine.clock.elapsed()
+        state, elapsed = self.state, self.runtime.clock.elapsed()
         return [timer for timer in state.timers if state.due_at(timer, now, elapsed) <= now]
 
     @property
@@ -262,7 +295,7 @@ class RunActor:
         longer does not wake it, as when it is paused."""
         if self.workflow_slot is WorkflowSlot.WAITING or self.release_after_commit:
             return False
-        state, elapsed = self.state, self.engine.clock.elapsed()
+        state, elapsed = self.state, self.runtime.clock.elapsed()
         left = (state.due_at(timer, now, elapsed) - now for timer in state.timers)
         return any(-WAKING_SECONDS * 1_000_000 < micros < 100_000 for micros in left)
 
@@ -270,14 +303,15 @@ class RunActor:
         """Whether all of the run's code is here and its queue is served. Otherwise requests are applied and nothing of
         it runs."""
         if not self.has_code:
-            is_here = self.engine.versions.is_loaded(self.plan)
-            self.has_code = is_here and self.engine.serves(self.state.fold.settings.queue)
+            queues = self.runtime.queues
+            is_served = queues is None or self.state.fold.settings.queue in queues
+            self.has_code = self.runtime.drives and is_served and self.runtime.versions.is_loaded(self.plan)
         return self.has_code
 
     @property
     def max_recoveries(self) -> int:
         limit = self.state.fold.settings.max_recoveries
-        return self.engine.settings.max_recoveries if limit is None else limit
+        return self.runtime.settings.max_recoveries if limit is None else limit
 
     @property
     def is_suspect(self) -> bool:
@@ -287,19 +321,11 @@ class RunActor:
 
     def cannot_read(self, error: Exception) -> None:
         """Detach it: something of the run that is needed now cannot be read. No event is appended."""
-        self.engine.cannot_read(self, error)
+        self._keeper.cannot_read(self, error)
 
     def hold(self, why: str) -> None:
         """Put the run on hold once everything that was submitted so far is durable."""
-        self.engine.spawn(self._hold(why))
-
-    async def _hold(self, why: str) -> None:
-        await self.pause()
-        if not self.is_detached:
-            log.error("run %s is put on hold: %s", self.run_id, why)
-            self.engine.values.forget(self.run_no)
-            self.detach(None)
-            await self.engine.put_on_hold(self.run_no, self.token, why)
+        self._keeper.hold_after_commits(self, why)
 
     # --- its end in this engine ------------------------------------------------------------------------------
 
@@ -312,14 +338,15 @@ class RunActor:
         for handle in (self.alarms, self.eviction, self.flush_timer):
             if handle is not None:
                 handle.cancel()
-        self.engine.values.unpin(self.run_no)
+        if self.write_buffer.lazy:
+            self.runtime.values.unpin(self.run_no)
         if self.mailbox or self.replies:
             self._refuse_all(error or LeaseLost(f"run {self.run_id} has ended"))
-        self.engine.executor.unwind(self.run_no)
+        self.runtime.executor.unwind(self.run_no)
         if self.body_slots:
             for key in list(self.body_slots):
-                self.engine.slots.free(self.body_slots.pop(key))
-        self.engine.left(self)
+                self.runtime.slots.free(self.body_slots.pop(key))
+        self._keeper.detached(self)
         if error is not None and not isinstance(error, LeaseLost):
             self._stopped_by = error
         for waiter in self._detach_waiters:
@@ -338,7 +365,7 @@ class RunActor:
         """Wait until the run has ended, or this engine drives it no longer. Raises what stopped it if that was a
         bug."""
         if not self.is_detached:
-            waiter = self.engine.loop.create_future()
+            waiter = self.runtime.loop.create_future()
             self._detach_waiters.append(waiter)
             try:
                 await waiter

@@ -2,7 +2,7 @@
 
 Owns: the result of an audit, with which the engine rewrites rows, and the rows of waits and timers that are derived
 from a whole journal. (While a run advances, state_rows.py derives them from the latest events.)
-Never: audits (inspect/doctor/audit.py) or writes (engine/rebuilding.py, engine/repairs.py).
+Never: audits (inspect/doctor/audit.py) or writes (engine/undriven_commits.py, engine/repairs.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.signal_ids import message_id as id_of_signal
+from holdfast.engine.messages import signal_message_id as id_of_signal
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import answers as schemas
 from holdfast.model import journal_format

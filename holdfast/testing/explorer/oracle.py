@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.engine.changes import CODE_CHANGED
-from holdfast.engine.signal_ids import held_signals
+from holdfast.engine.messages import held_signals
 from holdfast.inspect.doctor.audit import Audit
 from holdfast.inspect.wait_views import waits_of
 from holdfast.model import definition as definitions

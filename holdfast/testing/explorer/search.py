@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.node_decorator import Node
-from holdfast.engine.orders import Inputs
+from holdfast.engine.run_inputs import Inputs
 from holdfast.model.errors import UsageError
 from holdfast.model.limits import SECOND
 from holdfast.model.policies import seconds

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from holdfast.engine.engine import Engine
+from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.ownership.lease import Lease
-from holdfast.engine.readers import LoopReader, Reader
-from holdfast.engine.settings import EngineSettings
+from holdfast.engine.store_threads import LoopReader, Reader, Writer
 from holdfast.engine.versions import Versions
-from holdfast.engine.writers import Writer
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
 from holdfast.model.plans import Plan
@@ -115,6 +114,9 @@ class Process:
         for task in self.loop.tasks:
             discard(task)
         self.executor.dispose()
+        for part in [*vars(self.engine).values()]:
+            if type(part).__module__.startswith("holdfast.engine") and hasattr(part, "__dict__"):
+                vars(part).clear()
         vars(self.engine).clear()
 
     def _refuse(self, what: str) -> Exception:
@@ -125,8 +127,11 @@ class Process:
 class SimulatedEngine(Engine):
     """The real engine, whose writer is the loop and whose background work the world does."""
 
+    lease: SimulatedLease
+
     def __init__(self, process: Process) -> None:
         world = process.world
+        self._process = process
         super().__init__(
             process.store,
             process.executor,
@@ -135,8 +140,12 @@ class SimulatedEngine(Engine):
             clock=world.clock,
         )
         self.writer = LoopWriter(process.loop)
-        self.lease: SimulatedLease = SimulatedLease(process)
-        self.versions = SharedVersions(process.store)
+
+    def _make_lease(self) -> SimulatedLease:
+        return SimulatedLease(self._process)
+
+    def _make_versions(self) -> Versions:
+        return SharedVersions(self.store)
 
     def _make_reader(self) -> Reader:
         return LateReader() if self.store.is_shared else LoopReader()

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from holdfast.engine.settings import EngineSettings
+from holdfast.engine.engine_settings import EngineSettings
 from holdfast.model.limits import SECOND
 from holdfast.store.row_types import RunRow
 from holdfast.testing.simulation.boundaries import Boundaries, Boundary

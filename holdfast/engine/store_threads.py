@@ -1,21 +1,30 @@
-"""Writers: the threads in which writes happen.
+"""Store threads: in which threads the store is written and read.
 
-Owns: which of them runs when. Groups of commits may run beside each other; every other write is alone: it begins when
-all that was put before it has ended, and nothing that was put after it begins before it has ended.
-Never: knows what a job does.
+Owns: which write runs when. Groups of commits may run beside each other; every other write is alone: it begins when all
+writes before it have ended, and no later one begins before it has ended. And whether a read blocks the event loop: a
+file answers sooner than a thread could be asked; a server may become unreachable in the middle of a read, which then
+waits in a thread, while bodies, other runs and closing the engine continue.
+Never: knows what is written or read.
+Invariants: what was read beside the loop may be old by the time it is used. Its user checks again what only the loop
+knows (which engine drives a run, whether the engine is closing); what only the store knows is decided by the conditions
+of the next write.
 
-Why groups may: their runs are different ones, each with a fence of its own, and a run has one commit in flight. What a
-group writes for a run of another one (a message, a child) is what another engine's group might write at that moment,
-and the store is made for that. Why nothing else may: whoever gives leases back, or says that an engine has ended, means
-everything that was written until then.
+Groups may run beside each other because their runs are different ones, each with a fence of its own, and a run has one
+commit in flight. What a group writes for a run of another one (a message, a child) is what another engine's group might
+write at that moment, and the store is made for that. No other write may: one that releases leases, or records that an
+engine has ended, refers to everything that was written until then.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+from holdfast.engine.ports import settle
 
 Job = Callable[[], None]
 
@@ -132,3 +141,66 @@ class TwoWriterThreads:
     def close(self) -> None:
         self._first.close()
         self._second.close()
+
+
+# --- reads ----------------------------------------------------------------------------------------------------------
+
+
+_T = TypeVar("_T")
+READERS = 4
+"""Reads at once. They have threads of their own: bodies may keep asyncio's busy for as long as they like."""
+
+
+class Reader(Protocol):
+    """How to read."""
+
+    async def read(self, function: Callable[..., _T], *args: Any) -> _T: ...
+
+    def close(self) -> None:
+        """Take nothing more. Whoever still waits for a server gives up when the store is closed."""
+        ...
+
+
+class LoopReader:
+    """Reads at once."""
+
+    async def read(self, function: Callable[..., _T], *args: Any) -> _T:
+        return function(*args)
+
+    def close(self) -> None:
+        pass
+
+
+class ReaderThreads:
+    """Reads beside the loop. No process waits for these threads when it ends: a server may never come back."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._is_closed = False
+        for number in range(READERS):
+            name = f"holdfast-reader-{number}"
+            threading.Thread(target=work_off, args=(self._jobs,), name=name, daemon=True).start()
+
+    async def read(self, function: Callable[..., _T], *args: Any) -> _T:
+        if self._is_closed:  # and so is the store, which says it
+            return function(*args)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_T] = loop.create_future()
+
+        def job() -> None:
+            found: Any = None
+            error: BaseException | None = None
+            try:
+                found = function(*args)
+            except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
+                error = e
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(settle, answer, found, error)
+
+        self._jobs.put(job)
+        return await answer
+
+    def close(self) -> None:
+        self._is_closed = True
+        for _ in range(READERS):
+            self._jobs.put(None)
