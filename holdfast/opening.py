@@ -144,9 +144,9 @@ def run(
 ) -> R:
     """Run a workflow on the embedded store, wait for it, and return its result: the one-liner.
 
-    Raises RunFailed or RunCancelled, and RunSuspended when only somebody from outside can move the run. With a `run_id`
-    that exists and the same input it goes on with that run (or returns its result). It drives this run alone; how many
-    others are unfinished and driven by nobody is a warning in the log.
+    Raises RunFailed or RunCancelled, and RunSuspended when only a request from outside can move it. With a `run_id`
+    that exists and the same input it resumes that run (or returns its result). It drives this run alone; how many
+    other runs are unfinished and driven by no engine is logged as a warning.
     """
     refuse_while_importing("hf.run")
     try:

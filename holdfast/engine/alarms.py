@@ -1,8 +1,8 @@
 """Alarms: the timers of one live run, in this process.
 
 Owns: a wake-up per timer that is set and per start that is delayed. The table of timers is the truth: those of a run
-that nobody drives are found there (ownership/claim.py).
-Invariant: nothing rings before its instant by the engine's clock, also when that is set back meanwhile.
+that no engine drives are found there (ownership/claim.py).
+Invariant: no alarm fires before its instant by the engine's clock, also when that is set back meanwhile.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _lasting(due_at: int, draft: Draft) -> Elapsed | None:
 
 
 class Alarms:
-    """Rings `fire(timer)` and `start(node, path)` when they are due."""
+    """Calls `fire(timer)` and `start(node, path)` when they are due."""
 
     def __init__(
         self,

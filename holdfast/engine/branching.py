@@ -1,8 +1,8 @@
-"""Branching: a run goes on from elsewhere.
+"""Branching: a run continues from another point of its history.
 
 Owns: asking for a fork, jump or retry, carrying one out under the run's lease, and a fork that becomes a run by itself.
-Never: decides what is kept (rules/branch_cut.py), drives the new branch: opening it leaves a run that nobody owns, and
-the ordinary takeover goes on with it, here or elsewhere.
+Never: decides what is kept (rules/branch_cut.py), drives the new branch: opening it releases the run,
+and the ordinary takeover continues it, here or in another engine.
 Invariants: leaving a branch and opening the next is one commit. No event is copied. Whole journals are read and folded
 in a thread, never on the loop. A request that is refused stops no body.
 On crash: before the commit nothing has happened, and the request is a message that the next owner applies.
@@ -64,7 +64,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Plan(msgspec.Struct):
-    """A request, thought through: nothing is written yet."""
+    """A request whose effect is planned: nothing is written yet."""
 
     history: History
     opening: Opening
@@ -106,11 +106,11 @@ class Branching:
     async def ask(
         self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, drive: bool = True
     ) -> int:
-        """Ask the run's owner (or become it) to open a branch; its number, once it is committed. `drive`: and go on
-        with it here, if nobody else does."""
-        plan = await self._think_over(run_id, kind, asked, edits)  # what makes no sense is refused before it is sent
+        """Ask the run's owner (or become it) to open a branch; return its number once committed. `drive`: also
+        drive the run here, if no other engine does."""
+        plan = await self._plan_request(run_id, kind, asked, edits)  # an impossible one is not sent
         row = plan.history.row
-        # who asks again after a crash, or beside somebody else who wants the same, means the same branch
+        # the same request again, after a crash or by another caller, means the same branch
         message_id = derived("m_", row.run_id, row.last_seq, kind, _encode(asked).decode())
         outcome = await self._requests.request(row.run_no, kind, asked, message_id=message_id)
         if drive:
@@ -119,12 +119,12 @@ class Branching:
 
     async def preview(self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None) -> Preview:
         """What a request would reuse and run again; nothing is changed. Raises Refused when it would be refused."""
-        plan = await self._think_over(run_id, kind, asked, edits)
+        plan = await self._plan_request(run_id, kind, asked, edits)
         version = plan.history.plan(plan.branch.version)
         begun = self._draft(plan, kind).state
         return previews.preview(plan.opening, plan.branch, plan.asked.edits, plan.line, plan.head, begun, version)
 
-    async def _think_over(
+    async def _plan_request(
         self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, as_run: bool = False
     ) -> Plan:
         run_no = (await self._runtime.read(find_run, self._runtime.store, run_id)).run_no
@@ -133,9 +133,9 @@ class Branching:
             await actor.flushed()
         row = await self._runtime.read(self._runtime.store.run_by_no, run_no)
         assert row is not None
-        return await asyncio.to_thread(self._think, row, kind, asked, edits, as_run)
+        return await asyncio.to_thread(self._prepare, row, kind, asked, edits, as_run)
 
-    def _think(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None, as_run: bool) -> Plan:
+    def _prepare(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None, as_run: bool) -> Plan:
         history = self._history(row, asked, as_run)
         head = history.state(row.branch if asked.branch is None else asked.branch)
         asked.edits = prepare(edits, history, head)
@@ -162,20 +162,20 @@ class Branching:
     # --- carrying out --------------------------------------------------------------------------------------
 
     async def apply_to(self, actor: RunActor, message: MessageRow) -> None:
-        """A request for a run that this engine drives. It decides nothing else meanwhile; its bodies are stopped only
-        when the request makes sense."""
+        """Carry out a request for a run that this engine drives. The run decides nothing else meanwhile; its bodies are
+        stopped only when the request is accepted."""
         await actor.pause()
         try:
             row = await self._runtime.read(self._runtime.store.run_by_no, actor.run_no)
             if actor.is_detached or row is None:
-                self._inbox.deliver_soon()  # whoever has it now finds the message; perhaps nobody has it
+                self._inbox.deliver_soon()  # its next owner, if it has one yet, finds the message
                 return
             if message.kind == "recover":
                 mine = f"engine {self._runtime.lease.engine} drives it, and has found its rows and its journal in order"
                 found: Commit | Refusal = Refusal(DRIVEN, mine)
             else:
                 found = await asyncio.to_thread(self._carry_out, row, message)
-        except StoreError:  # the run goes on, and the next look brings the request again
+        except StoreError:  # the run continues, and the next delivery brings the request again
             actor.delivered.discard(message.message_id)
             actor.unpause()
             raise
@@ -183,12 +183,12 @@ class Branching:
             actor.unpause()
             actor.submit(cmd.Message(message.message_id, message.kind, message.payload, (found.code, found.why)))
         elif not actor.is_detached:
-            actor.detach(LeaseLost(f"run {row.run_id} goes on from elsewhere"))
+            actor.detach(LeaseLost(f"run {row.run_id} continues on another branch"))
             await self.land(found)
             await self._claims.claim([row.run_no])
 
     async def apply(self, row: RunRow, message: MessageRow) -> None:
-        """A request for a run whose lease we hold and that nobody drives. The lease is given back with it."""
+        """Carry out a request for a run that this engine has claimed and does not drive. The commit releases it."""
         found = await asyncio.to_thread(self._carry_out, row, message)
         await self.land(refusal_commit(row, message, found) if isinstance(found, Refusal) else found)
 
@@ -229,7 +229,7 @@ class Branching:
         await self._inbox.deliver_new()
 
     async def refuse(self, row: RunRow, message: MessageRow, error: HoldfastError) -> None:
-        """Answer a request that led to nothing, for a run whose token is still the one that we know."""
+        """Refuse a request for a run whose token is unchanged."""
         await self.land(refusal_commit(row, message, Refusal(error.code, error.message)))
 
     def _carry_out(self, row: RunRow, message: MessageRow) -> Commit | Refusal:
@@ -285,7 +285,7 @@ class Branching:
         return commit
 
     async def land(self, commit: Commit) -> None:
-        """Write a commit of a run that nobody drives."""
+        """Write a commit of a run that no engine drives."""
         _raise_unless_durable(await self._runtime.committer.commit_one(commit))
         self._runtime.values.forget(commit.run_no)
         self._runtime.hub.notify(commit.run_no)
@@ -301,7 +301,7 @@ class Branching:
         twice for the same is one fork."""
         check_run_id(as_run)
         runtime = self._runtime
-        plan = await self._think_over(run_id, "fork", asked, edits, as_run=True)
+        plan = await self._plan_request(run_id, "fork", asked, edits, as_run=True)
         existing = await runtime.read(runtime.store.run, as_run)
         if existing is None:
             while True:

@@ -1,17 +1,17 @@
 """Committer: the one write path.
 
-Owns: which commits go together, and when those who made them hear of it.
+Owns: which commits are written together, and when their listeners learn the outcome.
 Never: builds a commit (run/turn.py), knows SQL (store), or which thread writes (store_threads.py).
 Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
 over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
-was being written is the next group; nobody waits for a window.
+was being written is the next group; no commit waits for a time window.
 On crash: a group is in the database or it is not.
 
-Where a server writes, it should not wait for us nor we for it. So groups have a limit there, which parts many runs that
-go on in step into several crowds; two groups may be under way; and the next one is sent before those of the last one
-are told. While the server writes one crowd, the next one is on its way, and bodies of the others run. A file is written
-by this process itself: a group takes everybody, and those who have landed are told first, since two crowds would only
-fight for the interpreter.
+Where a server writes, neither side should wait for the other. So groups have a limit there, which splits many runs that
+advance in step into several groups; two of them may be under way; and the next one is sent before the listeners of the
+last one are called. While the server writes one group, the next one is on its way, and bodies of the others run. A file
+is written by this process itself: a group takes all pending commits, and its listeners are called first, since two
+groups would only compete for the interpreter.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger("holdfast.engine")
 _T = TypeVar("_T")
 FULL_RETRY_SECONDS = 1.0
 SERVED_GROUP_MAX = 250
-"""Commits of one group where a server writes: 1,000 runs are four crowds, of which one or two are at the server.
-Smaller groups cost more of everybody's time, larger ones leave one of the two idle."""
+"""Commits of one group where a server writes: 1,000 runs are four groups, of which one or two are at the server.
+Smaller groups cost more time per commit, larger ones leave server or process idle."""
 SLOW_SECONDS = 0.002
 """A commit on the loop that took longer: the disk is busy, and the writer's thread writes for a while."""
 WAITING_SHARE = 0.1
@@ -48,13 +48,13 @@ busy disk."""
 
 
 class CommitListener(Protocol):
-    """Who handed a commit over, and hears how it ended."""
+    """Learns the outcome of a commit."""
 
     def landed(self, outcome: CommitResult) -> None: ...
 
 
 class _Waiter:
-    """Somebody without an actor who waits for one commit."""
+    """A caller without an actor that waits for one commit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.outcome: asyncio.Future[CommitResult] = loop.create_future()
@@ -90,9 +90,9 @@ class Committer:
         self._inline: InlineCommits | None = None
         """When the loop itself may write; None: never."""
         self._lands_here = False
-        """Whether what the loop itself has written is being told."""
+        """The listeners of a commit that the loop itself has written are being called."""
         self.wait_when_full = True
-        """A full disk: try again until there is space, rather than give up."""
+        """Retry while the disk is full, rather than fail."""
         self.commits = 0
 
     def submit(self, commit: Commit, listener: CommitListener) -> None:
@@ -101,11 +101,11 @@ class Committer:
 
     def flush(self) -> None:
         """Send what has queued, unless enough is under way: then it goes when that has landed."""
-        if self._lands_here:  # whoever else is on the loop has his turn before the next one
+        if self._lands_here:  # other work on the loop has a turn before the next commit
             self._flush_soon()
             return
         while self._pending and self._under_way < self._writer.groups_max:
-            # asked first: whatever breaks into that, the commit still waits here for the next who sends
+            # checked first: if that is interrupted, the commit is still pending
             inline = self._inline
             is_for_us = (
                 inline is not None
@@ -121,7 +121,7 @@ class Committer:
             self._send(group)
 
     def _flush_soon(self) -> None:
-        """Whatever else is submitted in this turn of the loop shares the group."""
+        """Flush in the next turn of the loop: what is submitted in this one shares the group."""
         if not self._flushes_soon:
             self._flushes_soon = True
             self._loop.call_soon(self._flush_now)
@@ -141,13 +141,13 @@ class Committer:
         self._inline = None
 
     def _write_here(self, group: list[tuple[Commit, CommitListener]]) -> None:
-        """On the loop, without a hand-over."""
+        """Write on the event loop, without a thread."""
         try:
             began = self._loop.time()
             outcomes, error = self._try(group, self._store.commit_if_free)
             if self._inline is not None:
                 self._inline.took(self._loop.time() - began)
-        except BaseException:  # Ctrl-C, for the second time: if it was written, the writer is refused and we read again
+        except BaseException:  # a second Ctrl-C: if it was written, the writer is refused and the run is read again
             self._send(group)
             raise
         if outcomes is None:
@@ -169,7 +169,7 @@ class Committer:
     def _try(
         self, group: list[tuple[Commit, CommitListener]], write: Callable[[list[Commit]], list[CommitResult] | None]
     ) -> tuple[list[CommitResult] | None, BaseException | None]:
-        """What became of each, or the error; no outcomes when it was not a time to write."""
+        """The outcome of each commit, or the error; no outcomes when the store was not free to write."""
         if crash_points.hit is not None:
             crash_points.hit("commit.before")
         try:
@@ -197,17 +197,17 @@ class Committer:
         assert len(outcomes) == len(group)
         group.reverse()
         for outcome in outcomes:
-            listener = group.pop()[1]  # its commit is let go: what the run does next finds that memory warm
+            listener = group.pop()[1]  # its commit is freed: the run's next turn finds that memory warm
             try:
                 listener.landed(outcome)
-            except Exception:  # a bug of ours in one run: the others of the group must hear of theirs
-                log.exception("a run did not take the outcome of its commit")
+            except Exception:  # a bug of ours in one run: the others of the group must learn theirs
+                log.exception("a run failed to apply the outcome of its commit")
         if self._pending:
             self.flush()
 
     def _fail(self, group: list[tuple[Commit, CommitListener]], error: BaseException) -> None:
         if isinstance(error, StoreFull) and self.wait_when_full:
-            # nothing was written; the same group goes again when there is space
+            # nothing was written; the same group is sent again later
             log.error("the disk is full; trying again every %g s: %s", FULL_RETRY_SECONDS, error)
             self._under_way += 1
             self._loop.call_later(FULL_RETRY_SECONDS, self._send, group)
@@ -218,7 +218,7 @@ class Committer:
                 settle(listener.outcome, None, error)
 
     async def commit_one(self, commit: Commit) -> CommitResult:
-        """Commit for a run that nobody drives, like any other commit. Raises what has closed the store."""
+        """Commit for a run that no engine drives. Raises the error that has closed the store."""
         self._check()
         waiter = _Waiter(self._loop)
         self.submit(commit, waiter)
@@ -226,7 +226,7 @@ class Committer:
         return await waiter.outcome
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
-        """Run another write of the store in the writer's turn."""
+        """Run another write of the store, in order with the commits."""
         self._check()
         self._calls += 1
         future: asyncio.Future[_T] = self._loop.create_future()
@@ -247,11 +247,11 @@ class Committer:
         return await future
 
     async def insist(self, function: Callable[..., _T], *args: Any) -> _T:
-        """The same for what would be lost if it were left undone: a full disk is waited for, as with commits."""
+        """Like `call`, but retries while the disk is full."""
         return await self.when_not_full(lambda: self.call(function, *args))
 
     async def when_not_full(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Do it, again and again if need be, until the disk has space for it."""
+        """Do `work`, and repeat it until the disk has space for it."""
         while True:
             try:
                 return await work()
@@ -262,7 +262,7 @@ class Committer:
                 await asyncio.sleep(FULL_RETRY_SECONDS)
 
     def call_from_thread(self, function: Callable[[], None]) -> None:
-        """Queue a write from another thread (the lease's); nobody waits for it."""
+        """Queue a write from another thread (that of the lease), without waiting for it."""
 
         def job() -> None:
             try:
@@ -274,7 +274,7 @@ class Committer:
 
     def _report(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._calls -= 1
-        if isinstance(error, OutcomeUnknown):  # whoever asked, the store is closed for everybody
+        if isinstance(error, OutcomeUnknown):  # the store is closed, for all callers
             self._fatal(error)
         settle(future, result, error)
 
@@ -283,7 +283,7 @@ class Committer:
         self._fatal(error)
 
     def _fatal(self, error: BaseException) -> None:
-        """The store is of no use any more. Of what fails after that only the first error says why."""
+        """The store can no longer be used. Only the first error says why."""
         if self._failure is None:
             self._failure = error
             self._on_fatal(error)
@@ -307,7 +307,7 @@ class Committer:
     def _call_loop(self, function: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed, and with it all callers
             log.debug("the event loop closed before a write was reported")
 
 

@@ -1,10 +1,10 @@
-"""Dying: the process ends by SIGKILL at a named place. Only for tests of crashes.
+"""Crash points: the process kills itself by SIGKILL at a named place. Only for tests of crashes.
 
 `HOLDFAST_DIE_AT=commit.before:7` kills this process when the place `commit.before` is reached for the seventh time.
 Places: `commit.before` and `commit.after` around the transaction of a group of commits; `write.before` and
 `write.after` around every other write (an engine's row, claiming and releasing runs, messages, versions);
 `body.before` and `body.after` around a node's body (after: it returned, and nothing is recorded yet). Unset, `hit` is
-None and nobody calls it.
+None and is never called.
 """
 
 from __future__ import annotations

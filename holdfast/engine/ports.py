@@ -29,10 +29,10 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Releasable(Protocol):
-    """A place that a step holds or waits for."""
+    """A slot that a step holds or waits for."""
 
     def release(self) -> None:
-        """Give it back, or stop waiting for it."""
+        """Return it, or stop waiting for it."""
         ...
 
 
@@ -56,11 +56,11 @@ class RunPort(Protocol):
         ...
 
     def submit(self, command: Any, done: Done | None = None) -> None:
-        """Hand a command to the run's owner. `done` hears of it once it is durable."""
+        """Hand a command to the run's owner. `done` is called once it is durable, or refused."""
         ...
 
     def body_exited(self, key: tuple[str, str], evicted: bool) -> None:
-        """The body of (node, path) runs no longer: its slot is free. `evicted`: it was left without a report."""
+        """The body of (node, path) runs no longer: its slot is free. `evicted`: it did not report."""
         ...
 
     def load(self, located: Any) -> bytes:
@@ -76,8 +76,8 @@ class RunPort(Protocol):
         ...
 
     def cannot_read(self, error: Exception) -> None:
-        """What the body needs of its run cannot be read: the run is left as it is, and put on hold where it is
-        damaged. Called on the loop; afterwards nothing that the run's bodies say is heard."""
+        """What the body needs of its run cannot be read: the run is released, or put on hold if damaged. Called on the
+        loop; afterwards reports of the run's bodies are ignored."""
         ...
 
     def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Awaitable[Sequence[tuple[str, bytes]]]:
@@ -91,7 +91,7 @@ class RunPort(Protocol):
         ...
 
     async def until_it_may_begin(self) -> None:
-        """Wait until it is renewed. A body whose run is another engine's by then is left."""
+        """Wait until the lease is renewed. A body whose run another engine owns by then is stopped."""
         ...
 
     def is_suspended(self, node: str, path: str) -> bool: ...
@@ -113,12 +113,12 @@ class RunPort(Protocol):
         ...
 
     def follow_child(self, run_id: str) -> None:
-        """Tell the run when another run, that does not know of it, has ended."""
+        """Report to the run when another run, which does not report to it by itself, has ended."""
         ...
 
 
 class OwnedRun(RunPort, Protocol):
-    """The same, as whoever runs its bodies sees it in the engine's own process."""
+    """The same, as an executor in the engine's own process sees it."""
 
     def body_died(self, command: BodyDied) -> None:
         """The process that ran a suspect's body died: the attempt was cut off, or the run is put on hold."""
@@ -154,7 +154,7 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Executor(Protocol):
-    """Who runs bodies."""
+    """Runs bodies."""
 
     def open(self, loop: AbstractEventLoop, threads_lost: Callable[[int], None]) -> None:
         """The engine opens on this loop: every body will run on it, or report to it. `threads_lost` is called with the
@@ -191,15 +191,15 @@ class Executor(Protocol):
         ...
 
     def supersede(self, run_no: int, node: str, path: str) -> None:
-        """Cancel a body that waits and that the run has gone on without: nothing it still says is heard."""
+        """Cancel a body that waits and whose end is recorded already: its reports are ignored."""
         ...
 
     def pause(self, run_no: int) -> None:
-        """Leave the bodies of a run at their next call on ctx, in an orderly way; those that make none finish."""
+        """Stop the bodies of a run at their next call on ctx; those that make none finish."""
         ...
 
     def unwind(self, run_no: int) -> None:
-        """Leave all bodies of a run without ending them: it is evicted, or its lease is lost. They report nothing."""
+        """Stop all bodies of a run without a report: the run is evicted, or its lease is lost."""
         ...
 
     async def rehearse(
@@ -210,7 +210,7 @@ class Executor(Protocol):
         ...
 
     async def stop(self, grace_seconds: float) -> None:
-        """The engine stops: leave every body, let each say that it was left."""
+        """The engine stops: stop every body, and let each report that it was stopped."""
         ...
 
 

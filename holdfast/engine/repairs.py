@@ -26,10 +26,10 @@ from holdfast.store.row_types import EngineRow, Rebuilt, RunRow
 _encode = msgspec.json.Encoder().encode
 
 Recover = Callable[[str], str]
-"""Brings a run back to its last stable event; what was done. Needs an engine, so whoever has one gives it."""
+"""Brings a run back to its last stable event; what was done. It needs an engine, which the caller has."""
 
 ORDER = (Repair.FREE, Repair.HOLD, Repair.REMOVE, Repair.CLOSE, Repair.REBUILD, Repair.DELIVER, Repair.RECOVER)
-"""Leases first: what a dead engine owns nobody can repair."""
+"""Leases first: a run that a dead engine owns cannot be repaired."""
 
 
 ALL = frozenset(ORDER)
@@ -164,7 +164,7 @@ class Repairs:
     def _hold(self, row: RunRow, why: str) -> str:
         if row.hold is None and not self._store.set_hold(row.run_no, row.token, row.engine, why):
             raise Refused(f"run {row.run_id} was taken by an engine meanwhile; stop it first")
-        return f"run {row.run_id} is on hold ({why}); nothing is appended to it until somebody resumes it"
+        return f"run {row.run_id} is on hold ({why}); nothing is appended to it until it is resumed"
 
     def _free(self, engine: str, run_no: int) -> str:
         known = next((row for row in self._store.engines() if row.engine == engine), None)
@@ -191,7 +191,7 @@ class Repairs:
         return f"run {row.run_id}: {self._recover(row.run_id)}"
 
     def _unowned(self, row: RunRow) -> RunRow:
-        """The run, if nobody who lives owns it; a dead engine's lease is taken away first."""
+        """The run, if no live engine owns it; the lease of a dead engine is released first."""
         if row.engine is None:
             return row
         owner: EngineRow | None = next((e for e in self._store.engines() if e.engine == row.engine), None)

@@ -75,8 +75,8 @@ class Run(Generic[R]):
 
     @on_its_loop
     async def result(self, timeout: float | None = None) -> R:
-        """Wait for the run's end. Raises RunFailed or RunCancelled; TimeoutError, which says where the run stands, when
-        it takes too long."""
+        """Wait until the run has ended and return its result. Raises RunFailed or RunCancelled; TimeoutError, which
+        says where the run stands, when it takes too long."""
         if timeout is not None:
             try:
                 async with asyncio.timeout(timeout):
@@ -91,13 +91,13 @@ class Run(Generic[R]):
                 return self._outcome(actor.outcome, actor.plan.definition.name)
         row = await self._runtime.watch(self.run_id)
         terminal = await self._runtime.read(terminal_event, self._runtime.store, row)
-        if isinstance(terminal, ev.RunCompleted) and terminal.located is not None:  # very many rows, beside the loop
+        if isinstance(terminal, ev.RunCompleted) and terminal.located is not None:  # very many rows: read in a thread
             result = await asyncio.to_thread(result_of, self._runtime.store, row, terminal)
             terminal = ev.RunCompleted(msgspec.Raw(result))
         return self._outcome(terminal, row.workflow)
 
     async def _stands(self) -> str:
-        """Where the run stands, to end a message with. Nothing when a server does not say: somebody waits for it."""
+        """Where the run stands, to end a message with; empty when a server does not answer in time."""
         with suppress(TimeoutError, HoldfastError):
             async with asyncio.timeout(STANDS_SECONDS):
                 return f": {await self.why()}"
@@ -212,7 +212,7 @@ class Run(Generic[R]):
         accept_change: bool = False,
         actor: str = "",
     ) -> list[str]:
-        """Let the run go on where it waits for a person: end its pause, take a node out of its basket, release a hold.
+        """Resume the run where it waits for a person: end its pause, take a node out of its basket, release a hold.
         `wait` or `path` say which; without them it is the pause, or else every hold and the basket of the deepest path
         (the oldest of several). `vars` sets variables first. The waits that ended with it.
 
@@ -232,7 +232,7 @@ class Run(Generic[R]):
     async def reassign(
         self, wait_id: str, *, assignee: str | None = None, basket: str | None = None, actor: str = ""
     ) -> None:
-        """Hand a question or a pended node on: to somebody else, into another basket."""
+        """Reassign a question or a pended node to another assignee, or to another basket."""
         texts.name(wait_id, "run.reassign: wait_id")
         texts.actor(actor, "run.reassign")
         if assignee is None and basket is None:
@@ -264,10 +264,10 @@ class Run(Generic[R]):
         keys: str = "renew",
         actor: str = "",
     ) -> Run[R]:
-        """Go on from elsewhere: behind event `at` (a seq), before node `at` (which runs again with everything
+        """Continue from another point: after event `at` (a seq), before node `at` (which runs again with everything
         downstream of it), from `"start"`, or, without it, from the end of `branch`. What is kept never runs again. The
-        run itself goes on from there, on a new branch; with `as_run` a new run of that id does, and this one is left
-        alone. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`, and `answers` brings answers to
+        run itself continues there, on a new branch; with `as_run` a new run of that id does, and this one stays as it
+        is. `edits` changes `input` (a merge patch), `vars`, `outputs` or `version`, and `answers` brings answers to
         questions by their wait ids: they are not asked again."""
         asked = Asked(at, branch, keys=_keys(keys), actor=texts.actor(actor, "run.fork"))
         if as_run is not None and keys == "inherit":
@@ -282,7 +282,7 @@ class Run(Generic[R]):
     async def jump(
         self, to: str, *, edits: dict[str, Any] | None = None, keys: str = "renew", actor: str = ""
     ) -> Run[R]:
-        """Go on at a node, back (it runs again, with everything downstream of it) or forward (what lies between is
+        """Continue at a node, back (it runs again, with everything downstream of it) or forward (what lies between is
         skipped). Also reopens a run that has ended."""
         asked = Asked(to, keys=_keys(keys), actor=texts.actor(actor, "run.jump"))
         await self._engine.branching.ask(self.run_id, "jump", asked, edits)
@@ -370,7 +370,7 @@ class Run(Generic[R]):
 
 
 def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
-    """What somebody is told who waited for a run that waits for others."""
+    """The error for a caller that waits for a run which only a request from outside can move."""
     more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
     command = shlex.join(("holdfast", *wait_ended_by(waits[0], alone=len(waits) == 1)))
     return RunSuspended(f"run {run_id} {wait_words(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)

@@ -1,4 +1,4 @@
-"""Slots: how many bodies and runs may be at work at once, and who comes next.
+"""Slots: how many bodies and runs may be at work at once, and which comes next.
 
 Owns: the slots for sync bodies (threads), processes and bodies of crash suspects of this engine, and those of pools
 that all engines of a store share: of a handler, and of a workflow (their `concurrency`). Of a shared pool this engine
@@ -20,7 +20,7 @@ from holdfast.model.handlers import Handler
 from holdfast.model.limits import ISOLATED_PROCESSES
 
 Place = tuple[str, ...]
-"""The pools in which a body or a run holds one place each; empty when nothing limits it."""
+"""The pools in which a body or a run holds one slot each; empty when nothing limits it."""
 
 Rank = tuple[int, int]
 """The priority of a run, then that of its node: a node's priority orders bodies of runs of the same priority only."""
@@ -29,7 +29,7 @@ _Waiting = tuple[Rank, int, Callable[[], bool]]
 
 
 class Slots:
-    """Counting places. Whoever needs one in several pools gets all of them or none."""
+    """Counts the slots of pools. A caller that needs a slot in several pools gets all of them or none."""
 
     def __init__(self, threads: int, processes: int) -> None:
         self._own = {"threads": threads, "processes": processes, "suspects": ISOLATED_PROCESSES}
@@ -43,8 +43,8 @@ class Slots:
         self._order = itertools.count()
 
     def place_for(self, handler: Handler, concurrency: int | None, *, isolated: bool = False) -> Place:
-        """The pools that a body of this handler needs a place in. Suspects have a pool of their own: no other body
-        waits for theirs."""
+        """The pools that a body of this handler needs a slot in. Crash suspects have a pool of their own, so that no
+        other body waits for them."""
         pools: list[str] = []
         if handler.kind == "process":
             pools.append("processes")
@@ -57,11 +57,11 @@ class Slots:
         return tuple(pools)
 
     def place_of_run(self, workflow: str, concurrency: int) -> Place:
-        """The pool that a run of this workflow needs a place in."""
+        """The pool that a run of this workflow needs a slot in."""
         return (self._share(f"workflow:{workflow}", concurrency),)
 
     def place_of_step(self, handler: str, concurrency: int) -> Place:
-        """The pool that a step of this handler needs a place in: that of its bodies in graphs."""
+        """The pool that a step of this handler needs a slot in: that of its bodies in graphs."""
         return (self._share(f"handler:{handler}", concurrency),)
 
     def _share(self, pool: str, limit: int) -> str:
@@ -69,12 +69,12 @@ class Slots:
         return pool
 
     def resize(self, pool: str, size: int) -> None:
-        """Change how many places this engine has in a pool of its own. Places that are taken stay taken."""
+        """Change how many slots this engine has in a pool of its own. Slots in use stay in use."""
         self._own[pool] = size
         self._wake()
 
     def take(self, place: Place) -> bool:
-        """A place in every pool, or none at all."""
+        """Take a slot in every pool, or none at all."""
         if not self._fits(place):
             return False
         for pool in place:
@@ -89,7 +89,7 @@ class Slots:
         return self._granted.get(pool, 0) if own is None else own
 
     def wait(self, place: Place, rank: Rank, wake: Callable[[], bool]) -> None:
-        """Call `wake` when there is a place, which it takes or not; higher rank first, then in order of asking."""
+        """Call `wake` when there is a slot, which it takes or not; higher rank first, then in order of asking."""
         of_run, of_node = rank
         heapq.heappush(self._waiting.setdefault(place, []), ((-of_run, -of_node), next(self._order), wake))
         for pool in place:
@@ -97,11 +97,11 @@ class Slots:
                 self.request_more(pool)
 
     def free(self, place: Place) -> None:
-        """Give the places back and wake whoever fits now."""
+        """Return the slots, and call back those that were waiting for them."""
         for pool in place:
             self._used[pool] -= 1
         self._wake()
-        for pool in self.shared:  # who waited for a thread, too, can use one now
+        for pool in self.shared:  # a waiter that also needs a thread may get one now
             if self.demand(pool) > 0:
                 self.request_more(pool)
 
@@ -111,12 +111,12 @@ class Slots:
             if not fitting:
                 return
             _, _, wake = heapq.heappop(min(fitting, key=lambda waiting: waiting[0][:2]))
-            wake()  # who does not want its place any more leaves it to the next
+            wake()  # a waiter that no longer needs its slot passes it on
 
     # --- shared pools ----------------------------------------------------------------------------------------
 
     def demand(self, pool: str) -> int:
-        """How many more places of a shared pool could be used here now."""
+        """How many more slots of a shared pool could be used here now."""
         waiting = sum(
             len(waiting) for place, waiting in self._waiting.items() if pool in place and self._has_own(place)
         )
@@ -126,27 +126,27 @@ class Slots:
         return any(waiting for place, waiting in self._waiting.items() if pool in place)
 
     def _has_own(self, place: Place) -> bool:
-        """Whether there is room in what this engine does not share: a thread, a process."""
+        """Whether the pools that this engine does not share (threads, processes) have a free slot."""
         return all(self._used.get(pool, 0) < self._own[pool] for pool in place if pool in self._own)
 
     def spare(self, pool: str) -> int:
-        """How many places of a shared pool this engine has and does not use."""
+        """How many granted slots of a shared pool this engine does not use."""
         return max(0, self._granted.get(pool, 0) - self._used.get(pool, 0))
 
     def grant(self, pool: str, places: int) -> None:
-        """This engine was given more places of a shared pool."""
+        """This engine was granted more slots of a shared pool."""
         self._granted[pool] = self._granted.get(pool, 0) + places
         self._wake()
 
     def take_back(self, pool: str) -> int:
-        """How many spare places of a shared pool are given back: they are not to be used any more."""
+        """Stop using the spare slots of a shared pool, and return how many there were."""
         spare = self.spare(pool)
         if spare:
             self._granted[pool] -= spare
         return spare
 
     def forget_grants(self) -> None:
-        """The engine was declared dead, and its places went with its lease."""
+        """The engine was declared dead: its grants went with its lease."""
         self._granted.clear()
 
     def used(self) -> dict[str, int]:

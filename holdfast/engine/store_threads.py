@@ -157,7 +157,7 @@ class Reader(Protocol):
     async def read(self, function: Callable[..., _T], *args: Any) -> _T: ...
 
     def close(self) -> None:
-        """Take nothing more. Whoever still waits for a server gives up when the store is closed."""
+        """Accept no more reads. A read that waits for a server ends when the store is closed."""
         ...
 
 
@@ -194,7 +194,7 @@ class ReaderThreads:
                 found = function(*args)
             except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
                 error = e
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the caller
                 loop.call_soon_threadsafe(settle, answer, found, error)
 
         self._jobs.put(job)

@@ -1,7 +1,7 @@
-"""Claim: finding runs that nobody drives, and claiming them.
+"""Claim: finding runs that no engine owns, and claiming them.
 
 Owns: which runs are claimed, when, and how many at once.
-Never: reads what it claimed, or decides whether it goes on (load.py).
+Never: reads what it claimed, or decides whether it is driven (load.py).
 On crash: a claim without a commit leaves a run that another engine finds in the same way.
 """
 
@@ -26,21 +26,21 @@ from holdfast.store.row_types import RunRow, TimerRow
 
 log = logging.getLogger("holdfast.engine")
 DUE_AT_ONCE = 4_000
-"""Timers that are looked for together. Where there are as many, their runs are not waited for (`fire_due_timers`)."""
+"""Due timers that are read together. If there are as many, they are only fired (`fire_due_timers`)."""
 LOADED_AT_ONCE = 200
-"""Runs that are read together; in between everybody else has a turn of the loop (a few milliseconds)."""
+"""Runs that are read together, which takes a few milliseconds; other work has a turn of the loop in between."""
 CLAIMED_AT_ONCE = 1_000
-"""Runs that are claimed together: a slow disk must not be waited for again and again."""
+"""Runs that are claimed in one transaction: a slow disk costs one wait for all of them."""
 CLAIMED_WHILE_DUE = 50
-"""The same while timers are due, which come first: so few that they hardly feel it, so many that nobody waits long."""
+"""The same while timers are due, which come first: few enough not to delay them, enough for other runs to move."""
 REFILL_SHARE = 4
-"""The part of an engine's places, one in this many, that must be free before it looks for more runs to fill them."""
-LOOKING_SHARE = 0.05
-"""How much of its time an engine looks through timers that are due and not for it, at most."""
+"""The part of an engine's room, one in this many, that must be free before it claims more runs."""
+IN_VAIN_SHARE = 0.05
+"""The share of its time that an engine spends at most on reading due timers of runs that it cannot drive."""
 
 
 class Claims:
-    """Takes over what others left."""
+    """Claims runs for one engine."""
 
     def __init__(self, runtime: Runtime, custody: Custody, loader: Loader, inbox: Inbox) -> None:
         self._runtime = runtime
@@ -49,32 +49,32 @@ class Claims:
         self._inbox = inbox
         self.only_root_runs: set[int] | None = None
         """None: every run whose code is here. Else only these runs and their descendants."""
-        self._looks_for_ended = False
-        """Waits for children are still being looked through."""
+        self._is_reporting_ended = False
+        """The waits for children are still being read, page by page."""
         self._last_due: TimerRow | None = None
         """Where the next page of due timers begins, while there are more of them."""
-        self._next_due_look = 0.0
+        self._next_due_read = 0.0
         self._waking = False
-        """A page of them is being looked for and claimed; whoever else would look finds the same."""
+        """A page of due timers is being read and claimed; a second reader would find the same."""
         self._refilling = False
-        self._left = 0
-        """Runs that have ended or rest since the last look for more."""
-        self._last_served = ""
-        """The workflow whose turn came last."""
+        self._freed = 0
+        """Runs that have ended or were suspended since more were claimed."""
+        self._last_claimed = ""
+        """The workflow of which a run was claimed last."""
         self._known_missing: set[tuple[str, int]] = set()
-        """Versions whose code is not loaded, of which the log has been told."""
+        """Versions whose missing code was logged."""
         self._has_warned_of_waiting = False
         self._turns = asyncio.Lock()
-        """Who is served next is decided by one at a time."""
+        """Held while the next page of runs is chosen and claimed."""
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
         await self.release_dead_engines()
         runtime = self._runtime
         for unknown in await runtime.read(runtime.store.unknown_owners):
-            log.warning("engine %s holds runs and is not known any more; they are freed", unknown)
+            log.warning("engine %s owns runs and is not registered; they are released", unknown)
             await runtime.committer.call(runtime.store.remove_engine, unknown)
-        await self._tell_of_ended()
+        await self._report_ended()
         claimed = await self.claim_unowned()
         await self._warn_of_missing_code()
         return claimed
@@ -90,50 +90,50 @@ class Claims:
             for warning in said:
                 log.warning("missing_code: %s", warning)
 
-    async def _tell_of_ended(self) -> None:
-        """Tell runs that nobody drives of children that ended, should a report have been lost. Of very many waits for
-        children all but the first are looked through while everybody else goes on."""
-        if self._looks_for_ended:
+    async def _report_ended(self) -> None:
+        """Report ended children to parents without an owner, should a report have been lost. Of very many waits for
+        children, all pages but the first are read in the background."""
+        if self._is_reporting_ended:
             return
-        page = await self._tell_of_some(0)
+        page = await self._report_page(0)
         if page:
-            self._looks_for_ended = True
-            self._runtime.spawn(self._tell_of_others(page))
+            self._is_reporting_ended = True
+            self._runtime.spawn(self._report_more(page))
 
-    async def _tell_of_others(self, page: int) -> None:
+    async def _report_more(self, page: int) -> None:
         try:
             while page:
                 await asyncio.sleep(0)
-                page = await self._tell_of_some(page)
+                page = await self._report_page(page)
         finally:
-            self._looks_for_ended = False
+            self._is_reporting_ended = False
 
-    async def _tell_of_some(self, page: int) -> int:
+    async def _report_page(self, page: int) -> int:
         found, page = await self._runtime.read(self._runtime.store.waits_for_ended, page)
         for run_no, child in found:
             try:
                 await self._inbox.report(child, run_no)
-            except CorruptJournal as e:  # its parent waits on; other runs are not held up by it
-                log.error("the end of run %s cannot be told to the run that waits for it: %s", child, e)
+            except CorruptJournal as e:  # its parent keeps waiting; other runs are not affected
+                log.error("the end of run %s cannot be reported to the run that waits for it: %s", child, e)
         return page
 
     async def release_dead_engines(self) -> None:
-        """Free the runs of engines that are dead."""
+        """Release the leases of engines whose process has died or that did not renew theirs in time."""
         runtime = self._runtime
-        buried = False
+        released_any = False
         for dead in await runtime.read(runtime.lease.dead_engines, runtime.clock.now()):
             freed = await runtime.committer.call(runtime.store.remove_engine, dead.engine, dead.expires_at)
             if freed is None:
-                continue  # it has renewed its lease since we looked
+                continue  # it has renewed its lease meanwhile
             runtime.lease.locks.remove(dead)
-            log.info("engine %s (pid %d) is gone; %d run(s) freed", dead.engine, dead.pid, freed)
-            buried = buried or freed > 0
-        if buried:
+            log.info("engine %s (pid %d) is dead; %d run(s) released", dead.engine, dead.pid, freed)
+            released_any = released_any or freed > 0
+        if released_any:
             await self.claim_unowned()
 
     async def claim_unowned(self) -> int:
-        """Claim what wants an owner, page by page for as long as there is room; the number of runs claimed. While
-        timers are due it is one short page: the others come when they have fired."""
+        """Claim runs without an owner, page by page for as long as there is room; return how many. While timers are due
+        it is one short page: the other runs are claimed after they have fired."""
         async with self._turns:
             return await self._claim_by_turns()
 
@@ -141,15 +141,15 @@ class Claims:
         claimed = 0
         while won := await self.claim(await self._claimable_page()):
             claimed += won
-            await self.fire_due_timers()  # very many take a while, and time does not wait for them
+            await self.fire_due_timers()  # claiming very many takes a while, and timers must not be late
             if self.has_more_due_timers:
                 self._custody.has_unclaimed_runs = True
                 break
         return claimed
 
     async def _claimable_page(self) -> list[int]:
-        """Runs that want an owner and whose code is here: one of each workflow after the other, beginning behind the
-        workflow that was served last."""
+        """Runs without an owner whose code is here: one of each workflow after the other, beginning after the workflow
+        of the last claim."""
         runtime, store = self._runtime, self._runtime.store
         room = self._custody.room()
         self._custody.has_unclaimed_runs = self._custody.has_unclaimed_runs or room == 0
@@ -159,7 +159,7 @@ class Claims:
         runnable = [version for version in unowned if await runtime.read(runtime.versions.runnable, *version)]
         versions = [version for version in runnable if self._custody.has_room_for(runtime.versions.numbered(*version))]
         self._custody.has_unclaimed_runs = self._custody.has_unclaimed_runs or len(versions) < len(runnable)
-        # those that are passed over must not hide who stands behind them
+        # yielded runs must not hide those after them
         passed_over = self._loader.count_yielded()
         roots = None if self.only_root_runs is None else sorted(self.only_root_runs)
         at_once = CLAIMED_WHILE_DUE if self.has_more_due_timers else CLAIMED_AT_ONCE
@@ -171,7 +171,7 @@ class Claims:
         for run_no, workflow, _ in found:
             if not self._loader.is_yielded(run_no):
                 lines[workflow].append(run_no)
-        turns = sorted(lines, key=lambda workflow: (workflow <= self._last_served, workflow))
+        turns = sorted(lines, key=lambda workflow: (workflow <= self._last_claimed, workflow))
         page = [
             (run_no, workflow)
             for round_ in itertools.zip_longest(*(lines[workflow] for workflow in turns))
@@ -179,21 +179,21 @@ class Claims:
             if run_no is not None
         ]
         if page:
-            self._last_served = page[: min(room, len(page))][-1][1]
+            self._last_claimed = page[: min(room, len(page))][-1][1]
         return [run_no for run_no, _ in page]
 
     @property
     def has_more_due_timers(self) -> bool:
-        """Whether more timers are due than one look wakes."""
-        return self._last_due is not None and self._runtime.loop.time() >= self._next_due_look
+        """Whether more timers are due than one page has."""
+        return self._last_due is not None and self._runtime.loop.time() >= self._next_due_read
 
     async def fire_due_timers(self) -> None:
-        """A page of the timers that are due of runs that nobody owns. Where there are more of them, or there is no room
-        for their runs, they are only fired: time does not wait until the bodies of others are done. Their runs are
-        then claimed like all others that want an owner."""
+        """Claim the runs of a page of due timers that no engine owns. If there are more of them, or no room for their
+        runs, the timers are only fired: they must not wait for bodies of other runs. Those runs are then claimed like
+        any other run without an owner."""
         runtime = self._runtime
-        may_look = runtime.loop.time() >= self._next_due_look and not self._waking
-        if may_look and runtime.drives and not runtime.stopping and not runtime.lease.has_run_out:
+        is_time = runtime.loop.time() >= self._next_due_read and not self._waking
+        if is_time and runtime.drives and not runtime.stopping and not runtime.lease.has_run_out:
             self._waking = True
             try:
                 await self._fire_page()
@@ -217,13 +217,13 @@ class Claims:
         claimed = await self.claim(run_nos, fire_only=fire_only) if due else 0
         self._last_due = due[-1] if are_many else None
         if not claimed:
-            took = runtime.loop.time() - began  # for nothing: others have to drive those that are due
-            self._next_due_look = began + took / LOOKING_SHARE
+            took = runtime.loop.time() - began  # in vain: only other engines can drive the runs that are due
+            self._next_due_read = began + took / IN_VAIN_SHARE
 
     async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, fire_only: bool = False) -> int:
-        """Take the lease of those of these runs that are free and that we may drive; then go on with them.
-        `fire_only`: of those that wait the timers are fired, which takes no room. Whoever asked may give up: a run
-        that is ours and that nobody reads would be lost to everybody."""
+        """Claim those of these runs that have no owner and that this engine may drive, and load them; return how many.
+        `fire_only`: the due timers of suspended runs are fired, which takes no room. Not cancellable: a claimed run
+        that is never loaded would stay owned and idle."""
         return await self._runtime.run_to_completion(self._claim(run_nos, even_without_code, fire_only))
 
     async def _claim(self, run_nos: Sequence[int], even_without_code: bool, fire_only: bool) -> int:
@@ -244,7 +244,7 @@ class Claims:
             self._custody.claims_in_progress -= coming
 
     async def _take(self, wanted: Sequence[int], fire_only: bool) -> int:
-        """Claim page by page, and go on with what was won; while one page is read, the next is claimed."""
+        """Claim page by page, and load what was claimed; while one page is loaded, the next is claimed."""
         runtime = self._runtime
         pages = [wanted[start : start + CLAIMED_AT_ONCE] for start in range(0, len(wanted), CLAIMED_AT_ONCE)]
         pages.reverse()
@@ -269,50 +269,50 @@ class Claims:
             if following is not None:
                 await asyncio.wait([following])
             unread = [(row.run_no, row.token) for row in claimed if row.run_no not in self._custody.actors]
-            if unread and not runtime.stopping:  # nobody else could have them while they are ours
+            if unread and not runtime.stopping:  # no other engine could claim them while this one owns them
                 runtime.spawn(self._custody.give_back(unread))
             raise
         return len(claimed)
 
     def on_room_freed(self) -> None:
-        """A run has ended or rests: others that found no room may come. Not one by one: that would be a look at the
-        store for each. For a few the next patrol does."""
+        """A run has ended or is suspended: others that found no room may be claimed. Not one by one, which would query
+        the store for each; the next poll claims for the last few."""
         runtime = self._runtime
         limit = runtime.settings.concurrency
         if limit is None or not self._custody.has_unclaimed_runs or self._refilling or runtime.stopping:
             return
-        self._left += 1
-        if self._left * REFILL_SHARE >= limit:
+        self._freed += 1
+        if self._freed * REFILL_SHARE >= limit:
             self._refilling = True
             runtime.spawn(self._refill())
 
     async def _refill(self) -> None:
         try:
-            self._left = 0
+            self._freed = 0
             await self.claim_if_room()
         finally:
             self._refilling = False
 
     async def claim_if_room(self) -> None:
-        """Claim what was left before, if there is room now."""
-        if not self._finds_room_again():
+        """Claim runs that found no room before, if there is some now."""
+        if not self._has_room_again():
             return
         async with self._turns:
-            if self._finds_room_again():  # nobody else has filled it meanwhile
+            if self._has_room_again():  # another caller has not used it meanwhile
                 self._custody.has_unclaimed_runs = False
                 await self._claim_by_turns()
 
-    def _finds_room_again(self) -> bool:
+    def _has_room_again(self) -> bool:
         return self._custody.has_unclaimed_runs and self._custody.room() > 0
 
     async def drive(self, row: RunRow) -> None:
-        """Somebody asked for something of this run: it is ours to drive, if its code is here."""
+        """Drive a run that a caller of this engine asked for, if its code is here."""
         if self.only_root_runs is not None:
             self.only_root_runs.add(row.root_no)
         await self.claim([row.run_no])
 
     async def _drivable(self, run_nos: Sequence[int], *, only_waiting: bool = False) -> list[int]:
-        """Those of these runs that are ours to drive, and whose code is here."""
+        """Those of these runs that this engine may drive, and whose code is here."""
         runtime, roots = self._runtime, self.only_root_runs
         found = await runtime.read(runtime.store.workflows_of, run_nos)
         versions = {(workflow, version) for _, _, workflow, version, _, _ in found}
@@ -337,16 +337,16 @@ class Claims:
             await self._loader.load([row])
 
     async def _regain(self, actor: RunActor) -> None:
-        """A commit was refused. Usually the run is somebody else's now. If it is still ours, the database is behind
-        what it had acknowledged (a replica that had not got everything took over, a backup was restored), and would
-        wait for us for ever: take it over from where it stands."""
+        """A commit was refused. Usually another engine owns the run now. If this one still does, the database is behind
+        what it had acknowledged (a replica that lagged was promoted, a backup was restored), and the run would be
+        owned and idle for ever: claim it again as it stands."""
         runtime = self._runtime
         row = await runtime.read(runtime.store.run_by_no, actor.run_no)
         if row is None:
-            log.error("run %s is not in the database any more: it was restored to an earlier state", actor.run_id)
+            log.error("run %s is no longer in the database: it was restored to an earlier state", actor.run_id)
         elif (row.engine, row.token) == (runtime.lease.engine, actor.token):
             told = "run %s stands at event %d in the database, which had acknowledged event %d: it was restored to an "
-            told += "earlier state. The run goes on from there; what it did since is done again, under the same keys"
+            told += "earlier state. The run continues from there; what it did since is done again, under the same keys"
             log.error(told, actor.run_id, row.last_seq, actor.expected_seq)
             await runtime.committer.insist(runtime.store.release, row.engine, [(row.run_no, row.token)])
             await self.claim([row.run_no])

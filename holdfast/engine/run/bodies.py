@@ -73,7 +73,7 @@ class Bodies:
         handler = runtime.handlers.get(definition.uses) or runtime.handler(definition.uses)
         if handler is None or runtime.stopping:
             return None
-        isolated = actor.state.recoveries > 0 and actor.is_suspect
+        isolated = actor.is_suspect
         if definition.concurrency is None and handler.kind in ("async", "inline") and not isolated:
             return ()
         return runtime.slots.place_for(handler, definition.concurrency, isolated=isolated)
@@ -187,9 +187,7 @@ class Bodies:
             args=args,
             captures=ns.plan.captures,
         )
-        if (
-            actor.state.recoveries > 0 and actor.is_suspect and handler.kind != "process"
-        ):  # the executor finds out by itself when its process dies
+        if actor.is_suspect and handler.kind != "process":  # the executor finds out by itself when its process dies
             if handler.code.kind == "process" and actor.run_no not in self._custody.code_change_accepted:
                 actor.hold(self._cannot_be_isolated(actor, handler))
                 return
