@@ -12,6 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.engine import Engine
+from holdfast.engine.run.actor import Life
 from holdfast.engine.store_threads import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
 from holdfast.store.row_types import MessageRow
@@ -53,6 +54,7 @@ async def driven(engine: Engine, workflow: hf.Workflow[..., Any] = rdr_signalled
     """A run that waits for a signal and is driven by this engine."""
     run = await engine.start(workflow)
     await until(lambda: engine.store.counts().get("suspended") == 1)
+    await until(lambda: all(actor.life is Life.IDLE for actor in engine.actors.values()), "its commit is applied")
     return run
 
 
