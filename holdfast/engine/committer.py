@@ -130,11 +130,11 @@ class Committer:
         self._flushes_soon = False
         self.flush()
 
-    def commit_inline(self, live_runs: Sized, has_one_strand: Callable[[], bool]) -> None:
+    def commit_inline(self, live_runs: Sized, runs_one_task: Callable[[], bool]) -> None:
         """Let the event loop write by itself where that delays no other work: at most one of the engine's runs is live,
         and at most one of its bodies at work. A server is always written to from threads."""
         if not self._is_served:
-            self._inline = InlineCommits(self._loop, live_runs, has_one_strand)
+            self._inline = InlineCommits(self._loop, live_runs, runs_one_task)
 
     def commit_in_threads(self) -> None:
         """Write from the writer's threads only, from now on."""
@@ -318,17 +318,17 @@ class InlineCommits:
     """Whether the event loop may write a commit by itself. The hand-over to the writer's thread and back takes a
     quarter of a small step's time; but a loop that writes does nothing else meanwhile, and a disk may be busy."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, live_runs: Sized, has_one_strand: Callable[[], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, live_runs: Sized, runs_one_task: Callable[[], bool]) -> None:
         self._loop = loop
         self._live_runs = live_runs
-        self._has_one_strand = has_one_strand
+        self._runs_one_task = runs_one_task
         self._slow_until = 0.0
 
     def is_allowed(self, commit: Commit) -> bool:
         """Whether writing this commit on the loop would delay no other work."""
         if len(self._live_runs) > 1 or self._loop.time() < self._slow_until or not _is_small(commit):
             return False
-        return self._has_one_strand() and watches_only_itself(self._loop) and not may_be_interrupted()
+        return self._runs_one_task() and watches_only_itself(self._loop) and not may_be_interrupted()
 
     def took(self, seconds: float) -> None:
         """Note how long a commit on the loop took."""
