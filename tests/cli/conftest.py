@@ -183,6 +183,8 @@ READING = frozenset(
         "engines",
         "doctor",
         "version",
+        "db",
+        "trust",
     ]
 )
 """Verbs that load no code of the user and drive nothing: one process can run many of them, one after another."""

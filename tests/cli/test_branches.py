@@ -136,21 +136,25 @@ def test_wrong_usage_is_one_line_and_changes_nothing(failed: Project) -> None:
     for args, code in [
         (["fork", "order-42", "--edits", "{"], 2),
         (["fork", "order-42", "--edits", "[1]"], 2),
-        (["fork", "order-42", "--edits", '{"inputs": {}}'], 2),
-        (["fork", "order-42", "--set", "input.order.amount=many"], 2),
         (["fork", "order-42", "--keys", "new"], 2),
         (["fork", "order-42", "--keys", "inherit", "--as-run", "x"], 2),
-        (["fork", "order-42", "--as-run", "order-42"], 2),
         (["fork", "nobody"], 2),
-        (["fork", "order-42", "--branch", "9"], 2),
-        (["fork", "order-42", "--at", "999"], 1),
-        (["jump", "order-42", "shup"], 1),
         (["jump", "order-42"], 2),
-        (["retry", "order-42", "charge"], 1),
         (["events", "order-42", "--branch", "9"], 2),
         (["show", "order-42", "--branch", "9"], 2),
         (["diff", "order-42", "1", "9"], 2),
         (["events", "order-42", "--branch", "1", "--follow"], 2),
+    ]:
+        done = failed.here(*args)
+        assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), (args, done)
+    for args, code in [  # these load the code of the run
+        (["fork", "order-42", "--edits", '{"inputs": {}}'], 2),
+        (["fork", "order-42", "--set", "input.order.amount=many"], 2),
+        (["fork", "order-42", "--as-run", "order-42"], 2),
+        (["fork", "order-42", "--branch", "9"], 2),
+        (["fork", "order-42", "--at", "999"], 1),
+        (["jump", "order-42", "shup"], 1),
+        (["retry", "order-42", "charge"], 1),
     ]:
         done = failed.cli(*args)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), (args, done)

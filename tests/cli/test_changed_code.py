@@ -76,5 +76,5 @@ def test_a_rollback_goes_on_with_the_old_code(held: Project) -> None:
 
 
 def test_options_that_do_not_go_together_are_refused(held: Project) -> None:
-    assert "add --accept-change" in held.cli("resume", "r", "--dry-run").stderr
-    assert "--accept-change is for named runs" in held.cli("resume", "--all", "--accept-change").stderr
+    assert "add --accept-change" in held.here("resume", "r", "--dry-run").stderr
+    assert "--accept-change is for named runs" in held.here("resume", "--all", "--accept-change").stderr

@@ -482,7 +482,7 @@ def test_on_crash_ask_is_answered_with_done_and_the_result_or_runs_again(waiting
 def test_an_empty_id_names_nothing_although_there_is_only_one(waiting: Project, command: tuple[str, ...]) -> None:
     started(waiting, "patient")
     before = waiting.json("show", "r")
-    refused = waiting.cli(*command)
+    refused = waiting.here(*command)
     assert refused.returncode == 2, refused
     assert "'' is not a run id" in refused.stderr or "no run waits under the id ''" in refused.stderr
     assert waiting.json("show", "r") == before
@@ -502,7 +502,7 @@ def test_bytes_that_are_no_text_are_wrong_usage_and_no_traceback(waiting: Projec
         ("inbox", "--basket", broken),
         ("basket", broken),
     ):
-        refused = waiting.cli(*command)
+        refused = waiting.here(*command)
         assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), (command, refused)
     assert waiting.json("show", "r") == before
 
@@ -681,7 +681,7 @@ def test_variables_are_set_on_resume_and_a_wrong_one_changes_nothing(waiting: Pr
 
 def test_one_run_is_named_for_wait_path_set_and_no_run(waiting: Project) -> None:
     for args in (("--all", "--wait", "w_1"), ("a", "b", "--path", "."), ("a", "b", "--no-run")):
-        refused = waiting.cli("resume", *args)
+        refused = waiting.here("resume", *args)
         assert refused.returncode == 2
         assert "are for one named run" in refused.stderr
 
