@@ -26,7 +26,7 @@ def db(shop: Project) -> Path:
 
 def test_a_healthy_database_is_exit_code_0(shop: Project) -> None:
     done = shop.cli("doctor")
-    assert (done.returncode, done.stdout) == (0, "looked at 2 runs: nothing is wrong\n")
+    assert (done.returncode, done.stdout) == (0, "checked 2 runs: no violations\n")
     deep = shop.json("doctor", "--deep")
     assert (deep["checked"], deep["violations"], deep["warnings"]) == (2, [], [])
     assert deep["events"] > 10
@@ -107,7 +107,7 @@ def test_a_run_that_does_not_say_where_its_code_was_keeps_no_other_from_going_on
     for verb in ("resume", "recover"):
         done = shop.cli(verb, "damaged", "-q")
         assert done.returncode == 1
-        assert done.stderr == f"holdfast: {told}; `holdfast doctor --deep` says what is damaged\n"
+        assert done.stderr == f"holdfast: {told}; `holdfast doctor --deep` lists what is damaged\n"
     done = shop.cli("resume", "--all", "-q")
     assert done.returncode == 1
     assert f"holdfast: {told}\n" in done.stderr

@@ -101,4 +101,4 @@ def test_whoever_reads_a_damaged_run_tells_something_or_names_the_doctor(
 
 def assert_named(told: str, run: str) -> None:
     assert f"run {run}" in told
-    assert told.rstrip("\n").endswith("; `holdfast doctor --deep` says what is damaged")
+    assert told.rstrip("\n").endswith("; `holdfast doctor --deep` lists what is damaged")

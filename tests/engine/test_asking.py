@@ -627,7 +627,7 @@ async def test_a_person_hands_a_question_on_with_a_trace() -> None:
         )
         assert await h.wait(h.engine.asked(assignee="ann")) == []
         assert [w.wait_id for w in await h.wait(h.engine.asked(assignee="bob"))] == [wait.wait_id]
-        with pytest.raises(hf.UsageError, match="give assignee="):
+        with pytest.raises(hf.UsageError, match="say to whom"):
             await run.reassign(wait.wait_id)
         await run.respond(wait.wait_id, Decision(True))
         with pytest.raises(hf.Refused):
@@ -686,7 +686,7 @@ class Unmakeable:
         ({"question": "Well?", "schema": int, "deadline": "1h", "default": "x"}, "default"),
         ({"question": "Well?", "remind": 0.1}, "too often"),
         ({"question": "Well?", "assignee": 5}, "assignee is a name"),
-        ({"question": "Well?", "schema": {"type": "nonsense"}}, "no schema"),
+        ({"question": "Well?", "schema": {"type": "nonsense"}}, "the schema of an answer"),
         ({"question": "Well?", "deadline": datetime(2030, 1, 1)}, "needs a time zone"),  # noqa: DTZ001 - that is the mistake
     ],
 )
