@@ -85,7 +85,8 @@ def open_bare(path: Path, vfs: str | None = None) -> apsw.Connection:
 
 
 def _read_only(path: Path) -> StoreReadOnly:
-    if os.statvfs(path).f_flag & os.ST_RDONLY or os.access(path, os.W_OK):  # ext4 keeps the flag after an error
+    may_write = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    if os.statvfs(path).f_flag & os.ST_RDONLY or may_write:  # ext4 keeps the flag after an error
         return FilesystemReadOnly(
             f"the file system of {path} accepts no writes, and reading needs that, too. Find out why (`dmesg`) and "
             "mount it for writing, or copy the database and its -wal."
