@@ -108,11 +108,11 @@ REPEATED_FILE_NAMES: set[str] = set()
 NUMBERS_OUTSIDE_LIMITS: dict[str, int] = {
     "__main__": 1,
     "authoring": 1,
-    "cli": 48,
+    "cli": 46,
     "engine": 33,
     "model": 7,
-    "store": 43,
-    "testing": 11,
+    "store": 42,
+    "testing": 10,
 }
 """How many numbers have a name at the top of a module other than holdfast/model/limits.py, by package; without those of
 FORMAT_NUMBERS."""
@@ -132,7 +132,7 @@ FORMAT_NUMBERS: set[str] = {
 """Numbers that Linux or SQLite has chosen (offsets, sizes, flags): they are no bounds of ours and stay where they are
 used. A number that this project could choose differently does not belong here."""
 
-VAGUE_WORDS_MAX = 539
+VAGUE_WORDS_MAX = 26
 """How often nobody, somebody and whoever occur in holdfast/. The aim is 20."""
 
 KNOTTED_MODULES_MAX = 11
