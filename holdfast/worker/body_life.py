@@ -55,6 +55,6 @@ BODY_TRANSITIONS: Final[dict[BodyLife, frozenset[BodyLife]]] = {
 """Every state may go to REPORTED: the grace time is over, or the run continues without this body."""
 
 ALIVE: Final = frozenset({_L.STARTING, _L.RUNNING, _L.WAITING})
-"""The body has neither ended nor been told to."""
+"""The body has neither ended nor been asked to."""
 OVER: Final = frozenset({_L.ENDING, _L.REPORTED})
 """The body has ended, or the engine does not wait for it."""

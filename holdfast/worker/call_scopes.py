@@ -63,7 +63,7 @@ class RaceBranch(NamedTuple):
 class BodyPart:
     """The body itself, or one call of a race with whatever it starts."""
 
-    __slots__ = ("heard", "keys", "lost", "over", "race_branch", "replay")
+    __slots__ = ("keys", "last_answer", "lost", "over", "race_branch", "replay")
 
     def __init__(self, race_branch: RaceBranch | None = None) -> None:
         self.replay: object = None
@@ -71,8 +71,8 @@ class BodyPart:
         self.race_branch = race_branch
         self.keys: dict[str, str] = {}
         """The scope that each key was used in, of the calls that this part has made in this execution."""
-        self.heard = 0
-        """The latest word of the memory that it was told."""
+        self.last_answer = 0
+        """The number of the latest record that has answered a call of it."""
         self.lost = False
         """It is cancelled, and the body continues without it."""
         self.over = False

@@ -100,7 +100,7 @@ def _without_frames(info: ErrorInfo) -> ErrorInfo:
 
 
 def _remembered(error: BaseException) -> ErrorInfo | None:
-    """What the journal told of an exception that was made from it."""
+    """The journal's description of an exception that was made from it."""
     info = vars(error).get(_REMEMBERED)
     return info if isinstance(info, ErrorInfo) else None
 
@@ -166,8 +166,8 @@ def raise_again(info: ErrorInfo, what: str) -> BaseException:
     error = None if cls is None else _instance(cls, info)
     if error is None:
         error = errors.StepFailed(f"{what}: {info.message}")
-    told = [f"(remembered failure of {what})", *(f"  {frame}" for frame in info.frames)]
-    vars(error).update({_REMEMBERED: info, "__notes__": told})  # a class may not let attributes be set
+    notes = [f"(remembered failure of {what})", *(f"  {frame}" for frame in info.frames)]
+    vars(error).update({_REMEMBERED: info, "__notes__": notes})  # a class may not let attributes be set
     return error
 
 

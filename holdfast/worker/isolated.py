@@ -79,13 +79,13 @@ class IsolatedActivation(Activation):
 
     # --- what the process says -------------------------------------------------------------------------------------
 
-    def heard(self, message: wire.FromProcess) -> None:
-        """A message of the process. Once the engine has left the body, or the body has ended, nothing is heard."""
+    def received(self, message: wire.FromProcess) -> None:
+        """Act on a message of the process. Once the body has ended, or was evicted, messages are dropped."""
         if self.life is BodyLife.REPORTED or self.over.done():
             return
         match message:
-            case wire.Told():
-                self._parked = message.parked and message.heard == self._answers
+            case wire.Submitted():
+                self._parked = message.parked and message.answers == self._answers
                 done = None if message.id is None else functools.partial(self._settled, message.id)
                 self.port.submit(wire.unpack(message.command), done)
             case wire.Asked():
@@ -365,7 +365,7 @@ class IsolatedProcess(Spawned):
                 self._idle.set()
                 self._on_idle(self)
         elif self._body is not None:
-            self._body.heard(message)
+            self._body.received(message)
 
     def _died(self, how: str, *, spawned: bool) -> None:
         self.is_over = True

@@ -105,7 +105,7 @@ class _Pipe:
     def _deliver(self, body: _Body) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                body.heard(self._inbox.get_nowait())
+                body.received(self._inbox.get_nowait())
 
     def serve(self) -> None:
         alone = threading.active_count()
@@ -243,7 +243,7 @@ class _Body:
 
     # --- what the engine says --------------------------------------------------------------------------------------
 
-    def heard(self, message: wire.ToProcess) -> None:
+    def received(self, message: wire.ToProcess) -> None:
         instance = (self.run_no, self._order.node, self._order.path)
         match message:
             case wire.Answered():
@@ -272,7 +272,7 @@ class _Body:
         if number is not None and done is not None:
             self._done[number] = done
         parked = self.executor.all_parked(self.run_no, self._order.node, self._order.path)
-        self._pipe.say(wire.Told(wire.pack(command), number, parked, self._answers))
+        self._pipe.say(wire.Submitted(wire.pack(command), number, parked, self._answers))
 
     def body_exited(self, key: tuple[str, str], evicted: bool) -> None:
         self._has_gone = True

@@ -211,7 +211,7 @@ def _only(module: ModuleType, place: str) -> Any:
 
 
 def _is_workflow(value: Any) -> bool:
-    """Workflows are told by what they are registered as: the authoring API is not known here."""
+    """Workflows are recognised by what they are registered as: the authoring API is not known here."""
     if isinstance(value, type | ModuleType) or not callable(value):
         return False
     try:

@@ -104,5 +104,5 @@ def _under_way(activation: Activation) -> str | None:
         return "another task of the body, which calls ctx as well, is still running"
     waiting = others if activation.task is None or activation.task is here else {activation.task, *others}
     if not activation.ended.isdisjoint(ended_beside(waiting)):
-        return "what another task of the body was told is not read yet"
+        return "what another task of the body has received is not read yet"
     return None

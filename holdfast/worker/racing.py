@@ -192,7 +192,7 @@ class _Race(Generic[T]):
             ended = [task for task in self._ended if not _was_left(task)]
             if ended:
                 # those that were only replayed have ended at once: of these the one that was answered first counts
-                first = min(ended, key=lambda task: self._parts[task].heard or sys.maxsize)
+                first = min(ended, key=lambda task: self._parts[task].last_answer or sys.maxsize)
                 return next(index for index, task in self._tasks.items() if task is first)
         raise Suspended
 

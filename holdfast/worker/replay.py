@@ -37,9 +37,9 @@ class Call(msgspec.Struct):
     """What the scopes inside of it are named by: its position, or a number that follows from its key."""
 
     def as_dict(self) -> dict[str, Any]:
-        told = msgspec.structs.asdict(self)
-        del told["place"]
-        return told
+        fields = msgspec.structs.asdict(self)
+        del fields["place"]
+        return fields
 
 
 def inner_scope(call: Call) -> str:
@@ -272,7 +272,7 @@ class Replay:
                     self._scopes_of_key.setdefault(key, {})[name] = None
 
     def forget_losers(self, race: str, calls: Sequence[Call | None], winner: int) -> None:
-        """A race is decided, by what is remembered of it: nothing asks any more for what is remembered of the calls
+        """A race is decided, by its record: no call uses the records of the calls
         that have lost. `calls`: those of them that are single calls on ctx."""
         for place, call in enumerate(calls):
             if place == winner:
@@ -296,7 +296,7 @@ class Replay:
         return self._made(scope, scope_name, position, kind, name, args, key)
 
     def placed(self, call: Call, *, ends: bool = True) -> dict[str, Any]:
-        """A call as its wait tells it: with the races that it is part of. `ends`: it ends with the wait."""
+        """A call as its wait records it: with the races that it is part of. `ends`: it ends with the wait."""
         races, decides = self.part.races_of(call)
         if not races:
             return call.as_dict()
@@ -421,7 +421,7 @@ class Replay:
             recorded.used = True
             scope.unused[recorded.kind, recorded.name, recorded.digest].remove(recorded)
         part = self.part
-        part.heard = max(part.heard, recorded.answered)
+        part.last_answer = max(part.last_answer, recorded.answered)
         return recorded
 
 

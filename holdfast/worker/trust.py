@@ -139,7 +139,7 @@ def load_recorded(code: CodeLocation, store_id: str) -> ModuleType:
         raise _not_loaded(file, "you have not allowed this database to have it imported", allow=True)
     module = _load(Path(file), code.module or Path(file).stem)
     if code.name and attribute_of(module, code.name) is None and code.name not in handlers.workflow_names():
-        raise MissingCode(f"{file} has no {code.name} any more. If it was moved, name its file with --code FILE.py")
+        raise MissingCode(f"{file} no longer has {code.name}. If it was moved, name its file with --code FILE.py")
     return module
 
 

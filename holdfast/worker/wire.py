@@ -97,15 +97,15 @@ ToProcess = RunBody | Answered | Settled | Replied | Cancel | Leave
 # --- from the process to the engine -------------------------------------------------------------------------------
 
 
-class Told(_Message, frozen=True):
-    """The body tells its run something; `id` where it wants to hear what became of it."""
+class Submitted(_Message, frozen=True):
+    """A command of the body for its run; `id` where the body waits for the outcome."""
 
     command: Packed
     id: int | None = None
     parked: bool = False
     """Whether the body did nothing but wait when it said this..."""
-    heard: int = 0
-    """...having heard this many answers."""
+    answers: int = 0
+    """...having received this many answers."""
 
 
 class Asked(_Message, frozen=True):
@@ -152,7 +152,7 @@ class PlaceWanted(_Message, frozen=True):
 
 
 class PlaceReleased(_Message, frozen=True):
-    """The place of this number is not wanted any more."""
+    """The place of this number is released, or no longer wanted."""
 
     id: int
 
@@ -200,7 +200,7 @@ class Idle(_Message, frozen=True):
 
 
 FromProcess = (
-    Told | Asked | PlaceWanted | PlaceReleased | Follow | Progress | Logged | Ended | CannotRead | CannotRun | Idle
+    Submitted | Asked | PlaceWanted | PlaceReleased | Follow | Progress | Logged | Ended | CannotRead | CannotRun | Idle
 )
 
 # --- commands and errors ------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ to_process = msgspec.json.Decoder(ToProcess).decode
 from_process = msgspec.json.Decoder(FromProcess).decode
 
 
-# --- what a process is told first ----------------------------------------------------------------------------------
+# --- the first message to a process ---------------------------------------------------------------------------------
 
 
 async def order_of(attempt: Attempt, grace_seconds: float) -> bytes:

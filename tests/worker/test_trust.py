@@ -144,7 +144,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_workflow_that_is_gone_from_its_file_is_named(write: Write) -> None:
-    with pytest.raises(MissingCode, match=r"hf_shop\.py has no fulfil any more.*--code FILE"):
+    with pytest.raises(MissingCode, match=r"hf_shop\.py no longer has fulfil.*--code FILE"):
         load_recorded(recorded(allowed(write("hf_shop.py", ""))), STORE)
 
 
