@@ -18,8 +18,13 @@ def examples(whole: int) -> int:
     return whole * EXPLORE if EXPLORE else -(-whole // 3)
 
 
+def soaked(*cases: object) -> list[object]:
+    """Cases of a test that only `make soak` tries."""
+    return [pytest.param(case, marks=pytest.mark.soak) for case in cases]
+
+
 def seeds(whole: int) -> list[object]:
     """Seeds for a test that draws by itself: those of each commit, then those that only `make soak` tries."""
     per_commit = -(-whole // 3)
     more = range(per_commit, whole * max(1, EXPLORE))
-    return [*range(per_commit), *(pytest.param(seed, marks=pytest.mark.soak) for seed in more)]
+    return [*range(per_commit), *soaked(*more)]

@@ -14,6 +14,7 @@ from holdfast.testing.explorer.client import Outside
 from holdfast.testing.explorer.search import Explorer
 from holdfast.testing.explorer.tape import Tape
 from holdfast.testing.simulation.faults import Outcome
+from tests.budget import soaked
 from tests.explorer import waiting
 from tests.explorer.test_explorer import nothing_left_out
 
@@ -80,9 +81,7 @@ def test_two_crashes_in_one_schedule_of(name: str) -> None:
     assert report.schedules == 500
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in PER_COMMIT else pytest.param(name, marks=pytest.mark.soak) for name in TIMED]
-)
+@pytest.mark.parametrize("name", [*PER_COMMIT, *soaked(*(name for name in TIMED if name not in PER_COMMIT))])
 def test_no_crash_changes_what_comes_of_timers_that_are_only_fired(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where very many are due: whoever fires them does not go on with their runs."""
     monkeypatch.setattr(claim, "DUE_AT_ONCE", 1)
