@@ -136,10 +136,10 @@ def database_option(url: str) -> list[str]:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def status_text(row: RunRow) -> str:
-    """`run c is cancelled`, `run f has failed`: a status as a sentence."""
-    verb = "is" if row.status == RunStatus.CANCELLED else "has"
-    return f"run {output.line(row.run_id)} {verb if row.status in RUN_TERMINAL else 'is'} {row.status}"
+def status_text(row: RunRow, *, already: bool = False) -> str:
+    """`run c is cancelled`, `run f has already failed`: a status as a sentence."""
+    verb = "has" if row.status in (RunStatus.COMPLETED, RunStatus.FAILED) else "is"
+    return f"run {output.line(row.run_id)} {verb}{' already' if already else ''} {row.status}"
 
 
 def standing(store: Store, row: RunRow, url: str) -> list[str]:

@@ -108,7 +108,7 @@ def test_a_body_that_catches_every_cancel_does_not_keep_its_process(project: Pro
     code, _, err = ended(process)
     assert code == (130 if verb == "run" else 0)
     assert "holdfast: stopped; run deaf is running" in err or "has stopped" in err
-    assert "deaf goes on although it was cancelled" in err
+    assert "deaf ignored its cancellation; abandoning it" in err
     assert project.json("show", "deaf")["recoveries"] == 0
 
 

@@ -89,7 +89,7 @@ def test_a_run_that_has_ended_already_is_said_to_have_and_is_not_told_again(proj
     first = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one")
     again = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one")
     assert (again.returncode, again.stdout) == (0, first.stdout)
-    assert again.stderr == "run one has completed already; nothing runs again\n"
+    assert again.stderr == "run one has already completed; nothing runs again\n"
     detached = project.cli("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one", "--detach")
     assert (detached.returncode, detached.stdout, detached.stderr) == (0, "one\n", again.stderr)
     assert project.json("run", "flows.py:named", "--set", "name=Ada", "--run-id", "one", "--detach").keys() == {
@@ -99,7 +99,7 @@ def test_a_run_that_has_ended_already_is_said_to_have_and_is_not_told_again(proj
     }
     failing = ("run", "flows.py:broken", "--input", CHEAP, "--run-id", "two")
     assert (project.cli(*failing).returncode, project.cli(*failing).returncode) == (1, 1)
-    assert project.cli(*failing).stderr.startswith("run two has failed already; nothing runs again\nholdfast: run two")
+    assert project.cli(*failing).stderr.startswith("run two has already failed; nothing runs again\nholdfast: run two")
 
 
 @pytest.mark.parametrize(

@@ -553,7 +553,7 @@ def test_signal_works_with_no_engine_running_and_is_received_on_resume(waiting: 
     assert waiting.json("resume", "r")["result"] == {"boxes": 2}
     late = waiting.cli("signal", "r", "packed", "1")
     assert late.returncode == 1
-    assert "run r has completed already" in late.stderr
+    assert "run r is already completed" in late.stderr
 
 
 def test_a_signal_that_nobody_asks_for_yet_is_kept_and_why_names_it(waiting: Project) -> None:

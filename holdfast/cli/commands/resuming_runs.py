@@ -326,7 +326,7 @@ def _on_crash(plans: Plans, row: RunRow, node: NodeRow) -> str:
 def explain(row: RunRow, summary: Summary) -> str:
     """What resuming a run means, in a sentence."""
     if row.status in RUN_TERMINAL:
-        return f"{wording.status_text(row)} already"
+        return wording.status_text(row, already=True)
     kept = [output.count(summary.nodes, "node")] * bool(summary.nodes)
     kept += [output.count(summary.steps, "step")] * bool(summary.steps)
     parts = [f"{' and '.join(kept)} reused" if kept else "nothing was completed yet"]

@@ -119,7 +119,7 @@ class _Order:
         about = f"run {output.line(run.run_id)}"
         if over is not None:
             self.since[over.run_no] = over.last_seq  # what it did long ago is not narrated as if it happened now
-            about = f"{wording.status_text(over)} already; nothing runs again"
+            about = f"{wording.status_text(over, already=True)}; nothing runs again"
         _report_to_starter(self.report_fd, {"run_id": run.run_id, "over": about if over is not None else None})
         if not self.quiet:
             _print_notes(engine, run, about)
