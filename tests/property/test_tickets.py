@@ -54,7 +54,7 @@ def test_going_back_at_random_changes_no_argument_and_no_result(
     run = Play(*definition.nodes, result=definition.result, inputs={"seed": seed}, slots=slots)
     left = DETOURS
     while run.state.status not in RUN_TERMINAL:
-        if chance.random() < 0.1:
+        if chance.random() > 0.9:
             run.crash(graceful=graceful)
             if run.state.status in RUN_TERMINAL:
                 break
@@ -72,7 +72,7 @@ def test_going_back_at_random_changes_no_argument_and_no_result(
     check_stillness(run)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(600))
 @given(
     definitions(size=4, depth=2),
     INPUTS,
@@ -88,7 +88,7 @@ def test_tickets_from_anywhere_to_anywhere_with_failures_and_crashes_always_come
     steps = 0
     while run.state.status not in RUN_TERMINAL:
         steps += 1
-        if chance.random() < 0.1:
+        if chance.random() > 0.9:  # not < 0.1: zeros are the simplest example, and a run that only crashes never ends
             run.crash(graceful=graceful)
             continue
         if run.told_to_stop:
@@ -99,9 +99,9 @@ def test_tickets_from_anywhere_to_anywhere_with_failures_and_crashes_always_come
         assert run.running, f"the run is {run.state.status} and nothing moves it"
         node, path = chance.choice(list(run.running))
         luck = chance.random()
-        if luck < 0.2 and steps < 30:
+        if luck > 0.8 and steps < 30:
             run.complete(node, None, path, goto=chance.choice(targets))
-        elif luck < 0.25:
+        elif luck > 0.75:
             run.fail(node, path=path)
         else:
             run.complete(node, work(run.running[node, path]["x"]), path)
