@@ -142,14 +142,14 @@ async def test_a_refused_request_does_not_touch_a_live_run(db: Path, bodies: Wor
 def at_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many requests are thought over before any of them is sent: each of them knows nothing of the others."""
     together = threading.Barrier(number)
-    think = Branching._think
+    prepare = Branching._prepare
 
-    def think_together(self: Branching, *args: Any) -> Any:
-        plan = think(self, *args)
+    def prepare_together(self: Branching, *args: Any) -> Any:
+        plan = prepare(self, *args)
         together.wait(30)
         return plan
 
-    monkeypatch.setattr(Branching, "_think", think_together)
+    monkeypatch.setattr(Branching, "_prepare", prepare_together)
 
 
 async def test_two_requests_at_once_are_applied_one_after_the_other(
@@ -261,13 +261,13 @@ async def test_a_lazy_run_is_written_down_before_it_goes_on_from_elsewhere(db: P
 
 async def test_long_journals_are_folded_beside_the_loop_and_not_on_it(db: Path, bodies: World) -> None:
     seen: list[int] = []
-    think = Branching._think
+    prepare = Branching._prepare
 
     def noted(self: Any, *args: Any) -> Any:
         seen.append(threading.get_ident())
-        return think(self, *args)
+        return prepare(self, *args)
 
-    Branching._think = noted  # type: ignore[method-assign]
+    Branching._prepare = noted  # type: ignore[method-assign]
     try:
         async with hf.open(url(db)) as engine:
             bodies.gate.set()
@@ -278,7 +278,7 @@ async def test_long_journals_are_folded_beside_the_loop_and_not_on_it(db: Path, 
             await run.fork(at="a")
             await ended(run)
     finally:
-        Branching._think = think  # type: ignore[method-assign]
+        Branching._prepare = prepare  # type: ignore[method-assign]
     assert len(seen) == 3
     assert threading.get_ident() not in seen
 
