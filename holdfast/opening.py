@@ -17,7 +17,7 @@ from holdfast.authoring import functions
 from holdfast.engine import event_loop
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine_settings import from_environment
-from holdfast.inspect import leftovers
+from holdfast.inspect import wait_views
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import RunSuspended, UsageError
 from holdfast.store.urls import outlives_process, store_at
@@ -192,4 +192,4 @@ def undriven_runs(engine: Engine, run_id: str) -> int:
     """How many unfinished runs beside this one, and its children, no engine drives."""
     now = engine.clock.now()
     dead = {row.engine for row in engine.lease.dead_engines(now)}
-    return leftovers.undriven_runs(engine.store, dead, run_id, now)
+    return wait_views.undriven_runs(engine.store, dead, run_id, now)

@@ -49,6 +49,7 @@ from holdfast.model.errors import (
 from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.naming import derived
 from holdfast.model.state import RunState
+from holdfast.model.views import command_line
 from holdfast.rules import branch_cut, branch_opening, previews
 from holdfast.rules.branch_opening import Asked, Opening, Preview
 from holdfast.rules.draft import Draft, Refusal
@@ -240,7 +241,7 @@ class Branching:
                 if isinstance(found, LowToken):  # its rows agree with its journal otherwise: its row was edited
                     raise CannotBeRepaired(
                         f"its last event has token {found.journal}, and its row has only reached {row.token}; "
-                        f"`holdfast doctor {row.run_id} --rebuild` raises it"
+                        f"{command_line('doctor', row.run_id, '--rebuild')} raises it"
                     )
                 return (
                     found

@@ -29,6 +29,7 @@ from holdfast.model.errors import CannotBeRepaired, CorruptJournal, IllegalTrans
 from holdfast.model.lineage import carried, fold, inherited
 from holdfast.model.plans import Plan
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
+from holdfast.model.views import command_line
 from holdfast.rules import body_reports, branch_opening, recovery_cases, runs
 from holdfast.rules.draft import Draft
 from holdfast.rules.recovery_cases import Finding, NothingStable
@@ -160,7 +161,7 @@ class RunRecovery:
         if not self._runtime.drives:
             raise Refused(
                 f"run {row.run_id} is on hold ({row.hold}); only an engine that drives it can resume it: "
-                f"`holdfast resume {row.run_id}`",
+                f"{command_line('resume', row.run_id)}",
                 reason="hold",
             )
         damage = await self._custody.damage_of(row)
@@ -201,7 +202,7 @@ class RunRecovery:
             return found
         if isinstance(found, Difference):
             if found.lacks_events and message is None:
-                raise CannotBeRepaired(f"{found.what}; `holdfast recover {row.run_id}` goes on from there")
+                raise CannotBeRepaired(f"{found.what}; {command_line('recover', row.run_id)} continues from there")
             commit = undriven_commits.rebuild_commit(self._runtime.store, found, self._runtime.clock.now(), message)
             recovered = Recovered(True, undriven_commits.CASE, found.what, None, found.expected.seq)
         else:
@@ -241,7 +242,8 @@ class RunRecovery:
         except (CorruptJournal, IllegalTransition, KeyError, AssertionError, StopIteration) as e:
             raise _hopeless(row, f"{type(e).__name__}: {e}") from e
         if isinstance(differs, str):
-            what = f"its rows and its journal agree, but {differs}; `holdfast doctor {row.run_id}` says what to do"
+            doctor = command_line("doctor", row.run_id)
+            what = f"its rows and its journal agree, but {differs}; {doctor} says what to do"
             return Recovered(False, what=what)
         return differs or Recovered(False, what="its rows and its journal agree")
 
@@ -321,6 +323,7 @@ def _left_alone(row: RunRow) -> Recovered:
 def _hopeless(row: RunRow, why: str) -> CannotBeRepaired:
     return CannotBeRepaired(
         f"run {row.run_id} cannot be repaired: {why}. Nothing was changed. Ways out: restore a backup; fork it at an "
-        f"event before the damage (`holdfast events {row.run_id}` shows them, `holdfast fork {row.run_id} --at SEQ "
-        "--as-run ID`); correct it by hand and let `holdfast doctor` check it; or start it again."
+        f"event before the damage ({command_line('events', row.run_id)} shows them, "
+        f"{command_line('fork', row.run_id, '--at', 'SEQ', '--as-run', 'ID')}); correct it by hand and let "
+        f"{command_line('doctor')} check it; or start it again."
     )

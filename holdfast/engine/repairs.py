@@ -17,6 +17,7 @@ from holdfast.engine.messages import report_of_end
 from holdfast.engine.ports import RunInspector
 from holdfast.model.errors import CorruptJournal, DefinitionError, Refused
 from holdfast.model.journal_format import is_newer, newer
+from holdfast.model.views import command_line
 from holdfast.model.violations import Repair, Report, Violation
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, life_of
@@ -187,7 +188,9 @@ class Repairs:
 
     def _recover_run(self, row: RunRow) -> str:
         if self._recover is None:
-            return f"nothing was done: run {row.run_id} needs an engine to go on; holdfast resume {row.run_id}"
+            return (
+                f"nothing was done: run {row.run_id} needs an engine to continue: {command_line('resume', row.run_id)}"
+            )
         return f"run {row.run_id}: {self._recover(row.run_id)}"
 
     def _unowned(self, row: RunRow) -> RunRow:

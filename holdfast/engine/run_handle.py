@@ -7,7 +7,6 @@ process owns the run.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -33,7 +32,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
-from holdfast.model.views import EventView, Wait, wait_ended_by, wait_words
+from holdfast.model.views import EventView, Wait, command_line, wait_ended_by, wait_words
 from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
@@ -372,7 +371,7 @@ class Run(Generic[R]):
 def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
     """The error for a caller that waits for a run which only a request from outside can move."""
     more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
-    command = shlex.join(("holdfast", *wait_ended_by(waits[0], alone=len(waits) == 1)))
+    command = command_line(*wait_ended_by(waits[0], alone=len(waits) == 1)).strip("`")
     return RunSuspended(f"run {run_id} {wait_words(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.inspect import branch_views, run_views, wait_views
-from holdfast.inspect.doctor.proof import audited
+from holdfast.inspect import run_views, wait_views
+from holdfast.inspect.doctor.check import audited
 from holdfast.inspect.paths import execution_paths
 from holdfast.inspect.why import why
 from holdfast.model.views import EventView, Wait
@@ -31,13 +31,13 @@ class Inspector:
 
     def status(self, row: RunRow) -> str:
         """The status of a run as callers see it."""
-        return run_views.shown_status(row)
+        return wait_views.shown_status(self._store, row)
 
     def run(self, row: RunRow, branch: int | None = None) -> dict[str, Any]:
         """A run with its input, result and nodes: as it is, or as one of its branches came to be."""
         if branch is None:
             return run_views.run_json(self._store, row)
-        return branch_views.branch_json(self._store, self._history(row), branch)
+        return run_views.branch_json(self._store, self._history(row), branch)
 
     def runs(self, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
         """Runs without inputs, results and nodes."""
@@ -53,7 +53,7 @@ class Inspector:
 
     def branch_events(self, row: RunRow, branch: int, after: int = 0) -> list[EventView]:
         """The events of a branch's line of history."""
-        return branch_views.event_views(self._store, self._history(row), branch, after)
+        return run_views.branch_event_views(self._store, self._history(row), branch, after)
 
     def waits(self, row: RunRow) -> list[Wait]:
         """What a run waits for."""
@@ -73,11 +73,11 @@ class Inspector:
 
     def branches(self, row: RunRow) -> list[dict[str, Any]]:
         """The branches of a run, in the order in which they were opened."""
-        return branch_views.branches_json(self._store, self._history(row))
+        return run_views.branches_json(self._store, self._history(row))
 
     def diff(self, row: RunRow, one: int, other: int) -> dict[str, Any]:
         """What differs between two branches of a run."""
-        return branch_views.diff_json(self._store, self._history(row), one, other)
+        return run_views.diff_json(self._store, self._history(row), one, other)
 
     def asked(self, basket: str | None, assignee: str | None, limit: int) -> list[Wait]:
         """Open questions and pended nodes of all runs, oldest first."""

@@ -93,7 +93,7 @@ def _path(
 
 
 def _waiting(name: str, unit: str, wait: WaitRow | None) -> ExecutionPath:
-    """A path whose unit waits. One that nobody lets go on by resuming it (a sleep, a question) has not answered yet."""
+    """A path whose unit waits. One that resuming does not end (a sleep, a question) has not answered yet."""
     if wait is None or wait.kind == "hold":  # it was left, or must not be repeated unasked
         return ExecutionPath(name, "completed", unit, "ok_pend_eor", TEMP_HOLD)
     if wait.kind != "basket":

@@ -1,26 +1,32 @@
-"""Waits as people see them: what a run waits for, and what everybody is asked.
+"""Waits, and the status of a run, as people and programs see them.
 
-Owns: `Wait`, its JSON shape, whether anything but the outside can move a run, and the command that does.
-Never: changes anything.
+Owns: `Wait` from a row, its clause in a sentence (since when the run waits, for whom or what, until when, and what
+happens then), the status that is shown, whether only a request from outside can move a run, and which unfinished runs
+no engine drives.
+Never: changes anything; says which engine will drive a run (why.py does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from holdfast.model import events as ev
 from holdfast.model.errors import NewerFormat
 from holdfast.model.journal_format import is_newer, newer
-from holdfast.model.limits import WAITS_AT_ONCE
-from holdfast.model.statuses import RUN_TERMINAL, RunStatus
-from holdfast.model.timers import is_start_timer
-from holdfast.model.views import Wait, iso_or_none, when
+from holdfast.model.limits import UNDRIVEN_COUNTED_MAX, WAITS_AT_ONCE
+from holdfast.model.naming import instance_text
+from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
+from holdfast.model.timers import RUN_TIMEOUT, QuestionTimer, is_start_timer, question_timer
+from holdfast.model.views import Wait, humanize_duration, iso_or_none, times, when
 from holdfast.store.contract import Store
 from holdfast.store.records.state_rows import about_of, child_of
-from holdfast.store.row_types import AskedRow, RunRow, TimerRow, WaitRow
+from holdfast.store.row_types import AskedRow, NodeRow, RunRow, TimerRow, WaitRow
 
+RECOVERING = "recovering"
+"""The status that is shown of a run between the claim of a new owner and its takeover; no row has it."""
 OF_PEOPLE = frozenset({"input", "signal", "basket", "pause", "hold"})
-"""Kinds of waits that nothing but somebody from outside ends (or the deadline of a question)."""
+"""Kinds of waits that only a request from outside ends (or the deadline of a question)."""
 
 
 def hold_of(row: RunRow) -> str | None:
@@ -28,6 +34,24 @@ def hold_of(row: RunRow) -> str | None:
     if row.hold is None and row.engine is None and is_newer(row.format) and row.status not in RUN_TERMINAL:
         return f"{NewerFormat.code}: {newer(row.format)}"
     return row.hold
+
+
+def shown_status(store: Store, row: RunRow) -> str:
+    """The status of a run as callers see it. A run on hold is suspended, whatever it was doing when it was put there. A
+    run is recovering while its new owner has claimed it and has not committed the takeover yet."""
+    if row.status in RUN_TERMINAL:
+        return row.status
+    if hold_of(row) is not None:
+        return RunStatus.SUSPENDED
+    return RECOVERING if _is_recovering(store, row) else row.status
+
+
+def _is_recovering(store: Store, row: RunRow) -> bool:
+    """Whether the last event of a running run was written under an earlier token than its owner's."""
+    if row.status != RunStatus.RUNNING or row.engine is None or row.last_engine is None:
+        return False
+    last = store.events(row.run_no, row.last_seq - 1, 1)
+    return bool(last) and last[0].token < row.token
 
 
 def waits_of(store: Store, row: RunRow) -> list[Wait]:
@@ -97,8 +121,8 @@ def baskets_json(store: Store) -> list[dict[str, Any]]:
 
 
 def only_outside_moves(store: Store, row: RunRow, now: int) -> list[Wait] | None:
-    """The waits of a run, and of the children it waits for, where nothing but somebody from outside can move it; else
-    None. The deadline of a question counts when it has passed: nobody stays for days to see that."""
+    """The waits of a run, and of the children it waits for, if only a request from outside can move it; otherwise None.
+    The deadline of a question counts only when it has passed: a caller does not wait for days to see it."""
     if hold_of(row) is not None:
         return waits_of(store, row)
     if row.status != RunStatus.SUSPENDED or store.new_messages([row.run_no]):  # an answer may be on its way
@@ -107,7 +131,7 @@ def only_outside_moves(store: Store, row: RunRow, now: int) -> list[Wait] | None
 
 
 def resting(store: Store, rows: Sequence[RunRow], now: int) -> set[int]:
-    """The numbers of those of some runs that nothing but somebody from outside can move, however many they are."""
+    """The numbers of those of these runs, however many, that only a request from outside can move."""
     asleep = [row for row in rows if row.status == RunStatus.SUSPENDED and hold_of(row) is None]
     found = {row.run_no for row in rows if hold_of(row) is not None}
     for page in (asleep[start : start + WAITS_AT_ONCE] for start in range(0, len(asleep), WAITS_AT_ONCE)):
@@ -143,3 +167,140 @@ def _rests(
             return None
         found += below
     return found or None
+
+
+# --- a wait in words ------------------------------------------------------------------------------------------------
+
+
+class Reasons:
+    """What one run waits for, as of `now`."""
+
+    def __init__(self, store: Store, timers: Sequence[TimerRow], now: int, say: Callable[..., str]) -> None:
+        self._say = say
+        self._store = store
+        self._timers = timers
+        self._now = now
+
+    def of(self, wait: WaitRow) -> str:
+        """Why the run waits, as far as this wait is concerned."""
+        about = about_of(wait)
+        node = instance_text(wait.node or "?", wait.path or ".", wait.visit)
+        age = humanize_duration(self._now - wait.since)
+        match wait.kind:
+            case "timer":
+                return f"{node} has slept for {age}, and sleeps {self.until(wait.until)}"
+            case ev.STEP_RETRY:
+                failures, attempt = about.get("attempt", 2) - 1, about.get("attempt", 2)
+                at = self._instant(wait.until or self._now)
+                step = f"step {about.get('name')} of {node}"
+                return f"{step} failed {times(failures)} and is tried again (attempt {attempt}) at {at}"
+            case "child":
+                return f"{node} has waited for {age} for its child {self._child(child_of(wait))}"
+            case "input" if about.get("code") == "outcome_unknown":
+                question = about["question"]
+                return f"{node} has waited for {age} for an answer: {question} ({wait.wait_id})"
+            case "input":
+                details = [wait.wait_id, *self._steps(wait, about), *self._deadline(wait, about, "it is answered with")]
+                asked = f"{about.get('question')} ({'; '.join(details)})"
+                return f"{node} has waited for {age} for {_whom(wait)} to answer: {asked}"
+            case "signal":
+                end = "".join(f" ({text})" for text in self._deadline(wait, about, "it goes on with"))
+                return f"{node} has waited for {age} for the signal {about.get('name')!r}{end}"
+            case "basket":
+                return f"{node} has been in the basket {wait.basket} for {age} ({wait.wait_id}){_pended(about)}"
+            case "pause":
+                by = f" by {about['actor']}" if about.get("actor") else ""
+                reason = f" ({about['reason']})" if about.get("reason") else ""
+                return f"it was paused {age} ago{by}{reason}"
+        why = about.get("why", "its engine died, and it is unknown whether it was done")
+        return f"{node} has waited for {age} for a person to decide ({why})"
+
+    def delays(self, nodes: Sequence[NodeRow]) -> list[str]:
+        """Starts that are put off, and the end of the run's time."""
+        put_off = [node for node in nodes if node.status == NodeStatus.SCHEDULED and node.not_before]
+        limits = [timer for timer in self._timers if timer.timer == RUN_TIMEOUT]
+        return [self._put_off(node) for node in put_off] + [f"it may take {self.until(t.due_at)}" for t in limits]
+
+    def until(self, due_at: int | None) -> str:
+        return "without an end" if due_at is None else f"until {self._instant(due_at)}"
+
+    def _put_off(self, node: NodeRow) -> str:
+        name, at = instance_text(node.node, node.path, node.visit), self._instant(node.not_before)
+        if not node.failures:
+            return f"{name} starts at {at}, after its delay"
+        return f"{name} failed {times(node.failures)} and is tried again (attempt {node.attempt}) at {at}"
+
+    def _instant(self, at: int) -> str:
+        apart = (
+            f"which was {humanize_duration(self._now - at)} ago"
+            if at <= self._now
+            else f"in {humanize_duration(at - self._now)}"
+        )
+        return f"{iso_or_none(at)}, {apart}"
+
+    def _child(self, child: str | None) -> str:
+        row = None if child is None else self._store.run(child)
+        if row is None:
+            return f"{child}, which does not exist, so nothing will wake it"
+        return f"{child}, which is {shown_status(self._store, row)} ({self._say('why', row.run_id)})"
+
+    # --- until it is answered --------------------------------------------------------------------------------
+
+    def _steps(self, wait: WaitRow, about: dict[str, Any]) -> list[str]:
+        """The next reminder of a question, and who is asked next, soonest first."""
+        known = [(timer.due_at, question_timer(timer.timer)) for timer in self._timers]
+        mine = [(due_at, timer) for due_at, timer in known if timer is not None and timer.wait_id == wait.wait_id]
+        return [self._step(timer, due_at, about) for due_at, timer in sorted(mine, key=lambda found: found[0])]
+
+    def _step(self, timer: QuestionTimer, due_at: int, about: dict[str, Any]) -> str:
+        at = self._instant(due_at)
+        if timer.kind == "remind":
+            before = timer.number - 1
+            return f"the next reminder, after {before}, at {at}" if before else f"a reminder at {at}"
+        step = about["escalate"][timer.number]
+        to = [str(step["assignee"])] if "assignee" in step else []
+        to += [f"the basket {step['basket']}"] if "basket" in step else []
+        return f"it goes to {' and '.join(to)} at {at}"
+
+    def _deadline(self, wait: WaitRow, about: dict[str, Any], goes_on: str) -> list[str]:
+        if wait.until is None:
+            return []
+        then = f"{goes_on} its default" if "default" in about else "the node fails"
+        return [f"its deadline is {self._instant(wait.until)}: then {then}"]
+
+
+def _whom(wait: WaitRow) -> str:
+    basket = f" (basket {wait.basket})" if wait.basket else ""
+    return f"{wait.assignee or 'a person'}{basket}"
+
+
+def _pended(about: dict[str, Any]) -> str:
+    """What brought a node into its basket, and what resuming it means."""
+    error = (about.get("error") or {}).get("message")
+    match about.get("mode"):
+        case "next" if about.get("target"):
+            then = f"the run goes to {about['target']}"
+        case "next":
+            then = "what follows it runs"
+        case "same":
+            then = "it runs again from its start"
+        case _:
+            then = "it runs again, as another attempt,"
+    return (f" because of an error ({error})" if error else "") + f", and {then} when it is resumed"
+
+
+# --- runs that no engine drives -------------------------------------------------------------------------------------
+
+
+_UNFINISHED = tuple(status.value for status in RunStatus if status not in RUN_TERMINAL)
+
+
+def undriven_runs(store: Store, dead_engines: Collection[str], run_id: str, now: int) -> int:
+    """How many unfinished runs no live engine drives and no person has to move, without those that belong to the tree
+    of `run_id`."""
+    row = store.run(run_id) if store.unfinished_count() else None
+    if row is None:
+        return 0
+    rows = store.runs(status=_UNFINISHED, limit=UNDRIVEN_COUNTED_MAX)
+    others = [r for r in rows if r.root_no != row.root_no and (r.engine is None or r.engine in dead_engines)]
+    return len(others) - len(resting(store, others, now))

@@ -7,17 +7,15 @@ another process, and with no engine running.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from holdfast.inspect import run_views
-from holdfast.inspect.reasons import Reasons
-from holdfast.inspect.wait_views import hold_of, only_outside_moves
+from holdfast.inspect.wait_views import RECOVERING, Reasons, hold_of, only_outside_moves, shown_status
 from holdfast.model import capabilities
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
@@ -28,7 +26,7 @@ from holdfast.model.limits import SUSPECT_RECOVERIES, WHY_NAMED_MAX
 from holdfast.model.naming import instance_text
 from holdfast.model.plans import handlers_of
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.model.views import Wait, humanize_duration, wait_ended_by
+from holdfast.model.views import Wait, command_line, humanize_duration, wait_ended_by
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, life_of
 from holdfast.store.records.run_records import creation_of, terminal_event
@@ -36,25 +34,26 @@ from holdfast.store.row_types import EngineRow, NodeRow, RunRow, TimerRow, WaitR
 
 HOLDS = {
     "crash_loop": "it probably brings its process down; find out why before you resume it",
-    "code_changed": "bring the old code back and resume it, or go on with the new code: `holdfast resume {run} "
-    "--accept-change` (with `--dry-run` it says what would be reused), or `holdfast fork {run}` before the change",
-    "corrupt": "`holdfast doctor {run} --deep` shows what is damaged, `holdfast recover {run}` repairs rows, "
-    "`holdfast db restore` brings a backup back",
     "newer_format": "upgrade this Holdfast, then resume the run",
     "missing_code": "load the function that it names where an engine runs, then resume it",
     "internal_error": "this is a bug of Holdfast; its journal is intact",
     "outcome_unknown": "find out whether its effect happened: resuming runs it again",
 }
+"""What to do about a hold, by the code of its reason; of those that need commands, see `_advice`."""
 
 
 _ENDS = {
     "input": "answers",
     "signal": "sends it",
-    "basket": "lets it go on",
+    "basket": "resumes it",
     "pause": "ends the pause",
-    "hold": "lets it go on",
+    "hold": "resumes it",
 }
 """What the command does that ends a wait."""
+
+
+Say = Callable[..., str]
+"""Words a command, given its verb and arguments."""
 
 
 class Why(msgspec.Struct):
@@ -71,13 +70,14 @@ class Why(msgspec.Struct):
         return {"run_id": self.run_id, "status": self.status, "why": self.why, "moves": self.moves}
 
 
-def why(store: Store, row: RunRow, now: int) -> Why:
-    """Where a run stands, as of `now`."""
-    return _Telling(store, row, now).tell()
+def why(store: Store, row: RunRow, now: int, say: Say = command_line) -> Why:
+    """Where a run stands, as of `now`. `say` words the commands that move it: verb and arguments to text."""
+    return _Telling(store, row, now, say).tell()
 
 
 class _Telling:
-    def __init__(self, store: Store, row: RunRow, now: int) -> None:
+    def __init__(self, store: Store, row: RunRow, now: int, say: Say) -> None:
+        self._say = say
         self._store = store
         self._row = row
         self._now = now
@@ -108,7 +108,7 @@ class _Telling:
         return self._answer(" ".join(s for s in sentences if s), moves=drives and ends_by_itself)
 
     def _answer(self, text: str, *, moves: bool) -> Why:
-        return Why(self._row.run_id, run_views.shown_status(self._row), text, moves)
+        return Why(self._row.run_id, shown_status(self._store, self._row), text, moves)
 
     # --- what it is about ------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class _Telling:
         try:
             terminal = terminal_event(self._store, row)
         except CorruptJournal as damage:
-            return f"{self._run} is shown as {row.status}; {damage.message}. `holdfast doctor {row.run_id}` tells more."
+            return f"{self._run} is shown as {row.status}; {damage.message}. {self._command('doctor')} tells more."
         match terminal:
             case ev.RunFailed(error=error):
                 where = "" if error.node is None else f" in {instance_text(error.node, error.path or '.')}"
@@ -134,27 +134,43 @@ class _Telling:
         return f"{self._run} completed{took}. There is nothing left to do."
 
     def _ways(self) -> str:
-        ways = [
-            f"to {what}: `{shlex.join(['holdfast', *verb])}`"
-            for what, verb in run_views.ways_on(self._store, self._row)
-        ]
+        ways = [f"to {what}: {self._say(*verb)}" for what, verb in run_views.ways_on(self._store, self._row)]
         return "".join(f"; {way}" for way in ways)
+
+    def _command(self, verb: str, *options: str) -> str:
+        return self._say(verb, self._row.run_id, *options)
+
+    def _advice(self, code: str) -> str:
+        """What to do about a hold, by the code of its reason."""
+        match code:
+            case "code_changed":
+                return (
+                    "bring the old code back and resume it, or accept the new code: "
+                    f"{self._command('resume', '--accept-change')} (with --dry-run it shows what would be reused), or "
+                    f"{self._command('fork')} before the change"
+                )
+            case "corrupt":
+                return (
+                    f"{self._command('doctor', '--deep')} shows what is damaged, {self._command('recover')} repairs "
+                    f"rows, {self._say('db', 'restore')} restores a backup"
+                )
+        return HOLDS.get(code, "")
 
     def _held(self, hold: str) -> str:
         code, _, why = hold.partition(": ")
-        advice = HOLDS.get(code, "").replace("{run}", self._row.run_id)
+        advice = self._advice(code)
         advice = f" ({advice})" if advice else ""
         if code in ("corrupt", NewerFormat.code):
-            again = f"`holdfast resume {self._row.run_id}` lets it go on once it can be read"
+            again = f"{self._command('resume')} resumes it once it can be read"
             return (
                 f"{self._run} is on hold and no engine touches it: {why}{advice}. Nothing is appended to it; {again}."
             )
-        ends = f", `holdfast cancel {self._row.run_id}` ends it"
+        ends = f", {self._command('cancel')} ends it"
         if self._closing():  # a compensation whose code is loaded, and changed, is not given up by a cancel
             ends = f"{ends} (compensations that cannot run are recorded as failed)" if code != "code_changed" else ""
         return (
             f"{self._run} is on hold and no engine touches it: {why or hold}{advice}. Only a person can move it: "
-            f"`holdfast resume {self._row.run_id}` lets it go on{ends}."
+            f"{self._command('resume')} resumes it{ends}."
         )
 
     def _waiting(self) -> str:
@@ -164,6 +180,8 @@ class _Telling:
         nodes = self._store.open_nodes([row.run_no])
         if row.status == RunStatus.CREATED:
             return self._created()
+        if shown_status(self._store, row) == RECOVERING:
+            return f"{self._run} is recovering: its new owner has claimed it and has not committed the takeover yet."
         if self._closing():
             return f"{self._run} is {self._closing()}: what still runs is being stopped or undone."
         if row.status == RunStatus.SUSPENDED:
@@ -189,19 +207,19 @@ class _Telling:
         try:
             found: dict[str, Any] = msgspec.json.decode(self._row.fold or b"{}")
         except ValueError:
-            return {}  # `holdfast doctor` tells
+            return {}  # the doctor reports it
         return found
 
     def _suspended(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
-        told = Reasons(self._store, timers, self._now)
+        told = Reasons(self._store, timers, self._now, self._say)
         reasons = [told.of(wait) for wait in _pause_first(waits)] + told.delays(nodes)
         if not reasons:
-            return f"{self._run} is suspended and nothing can wake it; `holdfast doctor {self._row.run_id}` repairs it."
+            return f"{self._run} is suspended and nothing can wake it; {self._command('doctor')} repairs it."
         return f"{self._run} waits: {self._list(reasons)}."
 
     def _running(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
         reasons = [self._body(node) for node in nodes if node.status == NodeStatus.RUNNING and node.scope is None]
-        told = Reasons(self._store, timers, self._now)
+        told = Reasons(self._store, timers, self._now, self._say)
         reasons += [told.of(wait) for wait in _pause_first(waits)]
         reasons += told.delays(nodes)
         reasons += self._ticket()
@@ -230,11 +248,11 @@ class _Telling:
     # --- who will move it ------------------------------------------------------------------------------------
 
     def _decisions(self, waits: Sequence[Wait], driven: str) -> str:
-        """What somebody can do about it, and who goes on then."""
+        """The commands that end its waits, and which engine drives it then."""
         if any(wait.kind == "pause" for wait in waits):
             waits = [wait for wait in waits if wait.kind == "pause"]
         alone = len(waits) == 1
-        ways = [f"`{shlex.join(('holdfast', *wait_ended_by(wait, alone=alone)))}` {_ENDS[wait.kind]}" for wait in waits]
+        ways = [f"{self._say(*wait_ended_by(wait, alone=alone))} {_ENDS[wait.kind]}" for wait in waits]
         text = f"To move it: {self._list(list(dict.fromkeys(ways)))}."
         if driven or not {wait.kind for wait in waits} & {"input", "signal"}:  # resuming it drives it as well
             return f"{text} {driven}".rstrip()
@@ -243,17 +261,17 @@ class _Telling:
         return f"{text} No engine runs its code: what you say is kept, and {self._resume()}."
 
     def _kept(self) -> str:
-        """Signals that came before anybody asked for them."""
+        """Signals that arrived before a call that receives them."""
         held = self._store.held_messages([self._row.run_no])
         names = Counter(msgspec.json.decode(m.payload).get("name", "?") for m in held if m.kind == "signal")
         if not names:
             return ""
         listed = ", ".join(name if number == 1 else f"{name} ×{number}" for name, number in names.items())
         what = "1 signal is" if names.total() == 1 else f"{names.total()} signals are"
-        return f"{what} kept that nobody has asked for yet: {listed}."
+        return f"{what} kept that no call has received yet: {listed}."
 
     def _driver(self) -> tuple[str, bool]:
-        """Who will go on with it, and whether anybody will."""
+        """Which engine will drive it, and whether one will."""
         row, able, other_code = self._row, self._able(), self._other_code()
         if row.engine is not None:
             owner, life = self._lives.get(row.engine, (None, "dead"))
@@ -273,24 +291,24 @@ class _Telling:
             if row.status != RunStatus.SUSPENDED and row.recoveries + 1 >= SUSPECT_RECOVERIES:
                 deaths = f"{row.recoveries + 1} engines in a row died while it made no progress"
                 return f"{deaths}; engine {names} will take it and run its bodies in a process of their own.", True
-            return f"Nobody holds it now; engine {names} {woken}.", True
+            return f"It has no owner now; engine {names} {woken}.", True
         if other_code:
-            return f"Nobody holds it now, and {other_code}.", False
-        return f"{self._nobody()}: {self._resume()}{self._without_undo()}.", False
+            return f"It has no owner now, and {other_code}.", False
+        return f"{self._undriven()}: {self._resume()}{self._without_undo()}.", False
 
     def _without_undo(self) -> str:
         """How a run ends whose compensations no engine can run."""
         if self._closing() != "compensating":
             return ""
         return (
-            f" and runs its compensations. If its code is gone, `holdfast cancel {self._row.run_id} --give-up-undo` "
+            f" and runs its compensations. If its code is gone, {self._command('cancel', '--give-up-undo')} "
             "ends it without them, and records its compensations as failed"
         )
 
     def _resume(self) -> str:
-        return f"`holdfast resume {self._row.run_id}` goes on with it"
+        return f"{self._command('resume')} resumes it"
 
-    def _nobody(self) -> str:
+    def _undriven(self) -> str:
         """Why no engine can run it."""
         row = self._row
         if not self._offers():
@@ -320,7 +338,7 @@ class _Telling:
         )
 
     def _able(self) -> list[EngineRow]:
-        """Live engines that would go on with it. Who drove it last may have other code: somebody has accepted that
+        """Live engines that would drive it. The one that drove it last may have other code: the change was accepted
         there."""
         was, last = self._began_with, self._row.last_engine
         fitting = [(e, offer) for e, offer in self._fitting() if not offer.lacks_threads(self._needed())]
@@ -339,7 +357,7 @@ class _Telling:
         try:
             return creation_of(self._store, self._row).fingerprints
         except CorruptJournal:
-            return {}  # `holdfast doctor` tells
+            return {}  # the doctor reports it
 
     def _offers(self) -> list[tuple[EngineRow, EngineCapabilities]]:
         """What live engines say that they can run; one that drives only its own runs offers nothing."""
@@ -347,7 +365,7 @@ class _Telling:
         return [(engine, offer) for engine in alive if (offer := capabilities.decode(engine.can_run)).handlers]
 
     def _needed(self) -> list[str]:
-        """The code that the run needs; something that nobody has, where its definition cannot be read."""
+        """The code that the run needs; a name that no engine has where its definition cannot be read."""
         return ["?"] if self._definition is None else sorted(handlers_of(self._definition.nodes))
 
 

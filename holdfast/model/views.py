@@ -7,6 +7,7 @@ Never: reads anything (`inspect` makes them from a store).
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -108,6 +109,12 @@ def wait_ended_by(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:
         case "basket" | "pause" | "hold":
             return ("resume", wait.run_id)
     return ()
+
+
+def command_line(*words: str) -> str:
+    """A command as an operator types it, between backquotes. No other text below the command line spells one: readers
+    and errors name verb and arguments, as `wait_ended_by` does."""
+    return f"`{shlex.join(('holdfast', *words))}`"
 
 
 # --- times as text -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from holdfast.engine.versions import Versions
-from holdfast.inspect.doctor.proof import audit_of, prove
+from holdfast.inspect.doctor.check import audit_of, prove
 from holdfast.model import handlers
 from holdfast.model.state import RunState
 from holdfast.model.views import Wait

@@ -16,7 +16,7 @@ from holdfast.cli.progress import SYMBOLS, UNFINISHED
 from holdfast.cli.wording import waits_text
 from holdfast.inspect import run_views
 from holdfast.inspect.inspector import Inspector
-from holdfast.inspect.wait_views import hold_of, wait_view
+from holdfast.inspect.wait_views import hold_of, shown_status, wait_view
 from holdfast.inspect.why import why as reason_of
 from holdfast.model import capabilities
 from holdfast.model.errors import UsageError
@@ -72,10 +72,13 @@ def list_runs(
     rows: list[RunRow] = []
     shown: list[dict[str, Any]] = []
     waits: dict[int, str] = {}
+    statuses: dict[int, str] = {}
     try:
         with databases.reading(db) as store:
             rows = store.runs(status=wanted, workflow=workflow, limit=limit)
-            waits = _waits(store, rows) if form == "table" else {}
+            if form == "table":
+                waits = _waits(store, rows)
+                statuses = {row.run_no: shown_status(store, row) for row in rows}
             shown = run_views.runs_json(store, rows) if form == "json" else []
     except databases.NoDatabase as error:
         output.note(f"holdfast: {output.clean(error.message)}")
@@ -85,7 +88,7 @@ def list_runs(
         for row in rows:
             output.write(output.line(row.run_id))
     elif rows:
-        cells = [_run_cells(row, waits) for row in rows]
+        cells = [_run_cells(row, statuses[row.run_no], waits) for row in rows]
         for text in output.table(("RUN", "STATUS", "CREATED", "TOOK", "WORKFLOW"), cells, colour=1):
             output.write(text)
     else:
@@ -115,13 +118,13 @@ def _waits(store: Store, rows: list[RunRow]) -> dict[int, str]:
     return {number: waits_text(waits, now) for number, waits in found.items()}
 
 
-def _run_cells(row: RunRow, waits: dict[int, str]) -> tuple[str, ...]:
+def _run_cells(row: RunRow, status: str, waits: dict[int, str]) -> tuple[str, ...]:
     took = "" if row.finished_at is None else (row.finished_at - (row.started_at or row.created_at)) / SECOND
     hold = hold_of(row)
     waits_for = waits.get(row.run_no, "") if hold is None else f"on hold: {hold}"
     return (
         output.line(row.run_id),
-        run_views.shown_status(row),
+        status,
         iso_or_none(row.created_at) or "",
         took if isinstance(took, str) else output.duration(took),
         output.line(f"{row.workflow}  {waits_for}".rstrip()),

@@ -15,9 +15,9 @@ from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import run_views
-from holdfast.inspect.branch_views import Past
 from holdfast.inspect.paths import Paths, execution_paths
-from holdfast.inspect.wait_views import hold_of, only_outside_moves, waits_of
+from holdfast.inspect.run_views import BranchView
+from holdfast.inspect.wait_views import hold_of, only_outside_moves, shown_status, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.errors import CorruptJournal
@@ -67,7 +67,7 @@ def show(
         shown: Store = store
         row = databases.find_by_prefix(store, run)
         if branch is not None:
-            past = Past(store, History(store, Plans(store), row), branch)
+            past = BranchView(store, History(store, Plans(store), row), branch)
             shown, row = past.as_store(), past.row
         if paths:
             _print_paths(execution_paths(shown, row), json)
@@ -131,7 +131,7 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
 
 
 def _head(store: Store, row: RunRow) -> list[str]:
-    shown = run_views.shown_status(row)
+    shown = shown_status(store, row)
     status = output.paint(f"{SYMBOLS[shown]} {shown}", output.STATUS_COLOURS[shown])
     took = ""
     if row.started_at is not None:

@@ -29,6 +29,7 @@ from holdfast.model.errors import HoldfastError, LeaseLost, NewerFormat, StoreDa
 from holdfast.model.plans import Plan
 from holdfast.model.state import RunState
 from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.model.views import command_line
 from holdfast.store.records.journal import DAMAGE, History, hold_reason
 from holdfast.store.records.run_records import find_run
 from holdfast.store.row_types import CommitResult, RunRow
@@ -359,10 +360,11 @@ class Custody:
         except NewerFormat as e:
             return f"{e.message}. Nothing was changed; resume it with a Holdfast that knows it."
         except DAMAGE as e:
+            doctor, fork = ("doctor", row.run_id, "--deep"), ("fork", row.run_id, "--at", "SEQ", "--as-run", "ID")
             return (
-                f"{e.message}. Nothing was changed. `holdfast doctor {row.run_id} --deep` shows what is damaged; "
-                f"restore a backup (`holdfast db restore`), then resume it; or go on from before the damage with "
-                f"`holdfast fork {row.run_id} --at SEQ --as-run ID`."
+                f"{e.message}. Nothing was changed. {command_line(*doctor)} shows what is damaged; restore a backup "
+                f"({command_line('db', 'restore')}), then resume it; or continue from before the damage with "
+                f"{command_line(*fork)}."
             )
         return None
 

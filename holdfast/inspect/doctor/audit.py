@@ -14,91 +14,24 @@ chain are checked, and the rows are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 
 from holdfast.inspect.doctor import comparing, legality
+from holdfast.inspect.doctor.facts import AuditFacts
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import CorruptJournal, HoldfastError
 from holdfast.model.evolve import evolve
-from holdfast.model.lineage import ROOT_BRANCH, Branch, branches_of, lineage
-from holdfast.model.plans import Plan
+from holdfast.model.lineage import branches_of, lineage
 from holdfast.model.state import NodeState, OpenScope, RunState
-from holdfast.model.violations import Repair, Violation, violation
-from holdfast.store.records.expected_rows import WaitAndTimerHistory
+from holdfast.model.violations import Repair, Violation
 from holdfast.store.records.journal import entry_of
-from holdfast.store.records.state_rows import node_row
-from holdfast.store.row_types import EventRow, Evidence, NodeRow
-
-Instance = tuple[str, str, int]
-"""(node, path, visit)"""
-Pended = tuple[str, int]
-"""(mode, seq of the event that says so)"""
+from holdfast.store.row_types import EventRow, Evidence
 
 
-class Audit:
+class Audit(AuditFacts):
     """The proof of one run, as far as it has been fed. `copy` is cheap, so that a search can go back to any point."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        run_no: int,
-        run_id: str,
-        *,
-        plan_of: Callable[[int], Plan] | None = None,
-        recall: Callable[[int], Iterable[EventRow]] | None = None,
-        early_micros: int = 0,
-    ) -> None:
-        """`plan_of` gives the plan of another version, for branches that change it. `recall(seq)` gives the events
-        before `seq` again, which a new branch needs; without it the audit keeps what it was fed. `early_micros` is how
-        much too early a timer may seem to have fired: a wall clock can be set back."""
-        self.run_no = run_no
-        self.run_id = run_id
-        self.early_micros = early_micros
-        self._plan_of = plan_of or (lambda version: plan)
-        self._recall = recall
-        self._kept: list[EventRow] = []
-        self.replaying = False
-        """These events were judged where they were written; a branch inherits them."""
-        self.shared_until = 0
-        """Up to here the journal is that of the run which this one was forked from."""
-        self.violations: list[Violation] = []
-        self.trusted = True
-        """The journal is complete, linked and readable as far as it was fed."""
-        self.sound = True
-        """It could be folded as far as it was fed."""
-        self.seq, self.hash, self.token = 0, b"", 0
-        self.branches: dict[int, Branch] = {}
-        """Every line of history, once there is more than one."""
-        self.opened: dict[int, Branch] = {}
-        """Those that this run opened itself."""
-        self._begin(plan)
-        self.register = WaitAndTimerHistory()
-        self.settled: dict[str, str] = {}
-        """Message id to the event that settled it, on any branch."""
-
-    def _begin(self, plan: Plan) -> None:
-        """What belongs to one line of history."""
-        self.state = RunState.new(plan, self.run_no, self.run_id, 0)
-        self.branch = ROOT_BRANCH
-        self.ended: str | None = None
-        """The terminal event."""
-        self.taken_over_at = 0
-        self.undone: int | None = None
-        """The completion that was undone last."""
-        self.instances: dict[Instance, NodeRow | None] = {}
-        """Every instance in the order of its first event; its last row once its scope has closed."""
-        self.started: dict[Instance, int] = {}
-        """When the running attempt began, by seq."""
-        self.steps: dict[Instance, set[tuple[str, int, str]]] = {}
-        """Calls that a body has remembered."""
-        self.undoable: dict[tuple[str, int], int] = {}
-        """Where the compensation of a completed step lies (path, visit), and the event that completed it."""
-        self.pended: dict[Instance, Pended] = {}
-        """Instances whose body has ended, and that lie in a basket or have just been taken out of it."""
-        self.messages: dict[str, str] = {}
-        """Message id to the event that settled it on this line."""
 
     def feed(self, rows: Iterable[EventRow]) -> list[Violation]:
         """Take the next events, in order of `seq`; what is wrong with them."""
@@ -128,23 +61,6 @@ class Audit:
         other.messages, other.settled = dict(self.messages), dict(self.settled)
         other.opened = dict(self.opened)
         return other
-
-    def report(self, code: str, what: str, event: EventRow | ev.Entry, means: Repair = Repair.BY_HAND) -> None:
-        """Note a violation of `event`."""
-        if not self.replaying:
-            self.violations.append(self.violation(code, what, event.node, event.path, event.seq, means))
-
-    def violation(
-        self,
-        code: str,
-        what: str,
-        node: str | None = None,
-        path: str | None = None,
-        seq: int | None = None,
-        means: Repair = Repair.BY_HAND,
-    ) -> Violation:
-        """Something that is wrong with this run."""
-        return violation(code, what, run_id=self.run_id, run_no=self.run_no, node=node, path=path, seq=seq, means=means)
 
     # --- the journal -----------------------------------------------------------------------------------------
 
@@ -242,14 +158,6 @@ class Audit:
             self.replaying = False
         # what was cut off with the old branch runs again as if an engine had died
         self.branch, self.ended, self.undone, self.taken_over_at = e.branch, None, None, entry.seq
-
-    def note_closed(self) -> None:
-        """Remember the last rows of instances that the state has forgotten."""
-        changed, self.state.changed = self.state.changed, []
-        for ns in changed:
-            ns.changed = False
-            if ns.closed:
-                self.instances[ns.node, ns.path, ns.visit] = NodeRow._make(node_row(self.run_no, ns, 0))
 
 
 _ZOMBIE = "an owner that had been replaced has written"

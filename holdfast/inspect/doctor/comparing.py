@@ -10,11 +10,12 @@ compared, beside what was known when it began: what else its row says depends on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.inspect.doctor import legality
+from holdfast.inspect.doctor.facts import AuditFacts
 from holdfast.model.fold import Fold
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
@@ -22,16 +23,13 @@ from holdfast.model.violations import Repair, Violation
 from holdfast.store.records.state_rows import node_row
 from holdfast.store.row_types import BranchRow, Evidence, NodeRow, RunRow, TimerRow, WaitRow
 
-if TYPE_CHECKING:
-    from holdfast.inspect.doctor.audit import Audit
-
 _fold = msgspec.json.Decoder(Fold).decode
 
 Key = tuple[str, str, int]
 REQUESTED = frozenset(kind.__name__ for kind in legality.REQUESTS)
 
 
-def compare(audit: Audit, evidence: Evidence) -> list[Violation]:
+def compare(audit: AuditFacts, evidence: Evidence) -> list[Violation]:
     """What is wrong with the rows of the run whose events were fed."""
     row = evidence.run
     if row is None:
@@ -52,7 +50,7 @@ def compare(audit: Audit, evidence: Evidence) -> list[Violation]:
 # --- what the rows must be -----------------------------------------------------------------------------------------
 
 
-def expected_nodes(audit: Audit) -> dict[Key, NodeRow]:
+def expected_nodes(audit: AuditFacts) -> dict[Key, NodeRow]:
     """The rows of all instances, in the order in which they began."""
     rows: dict[Key, NodeRow] = {}
     for key, closed in audit.instances.items():
@@ -65,12 +63,12 @@ def expected_nodes(audit: Audit) -> dict[Key, NodeRow]:
     return rows
 
 
-def expected_waits(audit: Audit) -> dict[str, WaitRow]:
+def expected_waits(audit: AuditFacts) -> dict[str, WaitRow]:
     """The rows of all waits that this run ever opened."""
     return audit.register.wait_rows(audit.state, audit.shared_until)
 
 
-def expected_timers(audit: Audit) -> dict[str, TimerRow]:
+def expected_timers(audit: AuditFacts) -> dict[str, TimerRow]:
     """The rows of all timers that this run ever set."""
     return audit.register.timer_rows(audit.state, audit.shared_until)
 
@@ -78,7 +76,7 @@ def expected_timers(audit: Audit) -> dict[str, TimerRow]:
 # --- what they are -------------------------------------------------------------------------------------------------
 
 
-def _heads(audit: Audit, row: RunRow) -> Iterator[Violation]:
+def _heads(audit: AuditFacts, row: RunRow) -> Iterator[Violation]:
     if row.last_seq != audit.seq:
         what = f"the run's row says that event {row.last_seq} is the last one, and the journal ends with {audit.seq}"
         yield _wrong(audit, "I1", what, seq=audit.seq, means=Repair.REBUILD if audit.trusted else Repair.HOLD)
@@ -90,7 +88,7 @@ def _heads(audit: Audit, row: RunRow) -> Iterator[Violation]:
         yield _wrong(audit, "I4", what, seq=audit.seq, means=Repair.REBUILD if audit.trusted else Repair.HOLD)
 
 
-def _run(audit: Audit, row: RunRow) -> Iterator[Violation]:
+def _run(audit: AuditFacts, row: RunRow) -> Iterator[Violation]:
     state = audit.state
     if row.version != state.plan.version:
         yield _differs(audit, "the run's version", row.version, state.plan.version)
@@ -109,7 +107,7 @@ def _run(audit: Audit, row: RunRow) -> Iterator[Violation]:
             yield _differs(audit, f"the run's {name}", found, wanted)
 
 
-def _nodes(audit: Audit, rows: Sequence[NodeRow]) -> Iterator[Violation]:
+def _nodes(audit: AuditFacts, rows: Sequence[NodeRow]) -> Iterator[Violation]:
     expected = expected_nodes(audit)
     found = {(row.node, row.path, row.visit): row for row in rows}
     for key in expected.keys() - found.keys():
@@ -123,7 +121,7 @@ def _nodes(audit: Audit, rows: Sequence[NodeRow]) -> Iterator[Violation]:
             yield from _columns(audit, f"{_name(key)}", row, wanted, key)
 
 
-def _waits(audit: Audit, rows: Sequence[WaitRow]) -> Iterator[Violation]:
+def _waits(audit: AuditFacts, rows: Sequence[WaitRow]) -> Iterator[Violation]:
     expected = expected_waits(audit)
     found = {row.wait_id: row for row in rows}
     for wait_id in expected.keys() - found.keys():
@@ -141,7 +139,7 @@ def _waits(audit: Audit, rows: Sequence[WaitRow]) -> Iterator[Violation]:
             yield from _columns(audit, f"wait {wait_id}", row, wanted, (row.node, row.path, row.visit))
 
 
-def _timers(audit: Audit, rows: Sequence[TimerRow]) -> Iterator[Violation]:
+def _timers(audit: AuditFacts, rows: Sequence[TimerRow]) -> Iterator[Violation]:
     expected = expected_timers(audit)
     found = {row.timer: row for row in rows}
     for timer in expected.keys() - found.keys():
@@ -158,11 +156,11 @@ def _timers(audit: Audit, rows: Sequence[TimerRow]) -> Iterator[Violation]:
             yield from _columns(audit, f"timer {timer}", row, wanted)
 
 
-def _branches(audit: Audit, rows: Sequence[BranchRow]) -> Iterator[Violation]:
+def _branches(audit: AuditFacts, rows: Sequence[BranchRow]) -> Iterator[Violation]:
     found = {row.branch: row for row in rows}
     for number in audit.opened.keys() | found.keys():
         wanted, row = audit.opened.get(number), found.get(number)
-        if wanted is None:  # a branch that nobody refers to is harmless: a run goes on with the one that it is on
+        if wanted is None:  # an unused branch is harmless: a run continues on its current one
             continue
         if row is None:
             yield _wrong(audit, "I35", f"branch {number} has no row")
@@ -170,7 +168,7 @@ def _branches(audit: Audit, rows: Sequence[BranchRow]) -> Iterator[Violation]:
             yield _wrong(audit, "I35", f"branch {number} is not the one that the journal opened")
 
 
-def _messages(audit: Audit, evidence: Evidence) -> Iterator[Violation]:
+def _messages(audit: AuditFacts, evidence: Evidence) -> Iterator[Violation]:
     rows = {row.message_id: row for row in evidence.messages}
     for message_id, event in audit.messages.items():
         row = rows.get(message_id)
@@ -188,10 +186,10 @@ def _messages(audit: Audit, evidence: Evidence) -> Iterator[Violation]:
             yield _wrong(audit, "I24", f"message {row.message_id} counts as consumed, and no event consumed it")
 
 
-def _rest(audit: Audit, row: RunRow, evidence: Evidence) -> Iterator[Violation]:
+def _rest(audit: AuditFacts, row: RunRow, evidence: Evidence) -> Iterator[Violation]:
     """Statuses against what they mean, whatever the rows say."""
     state: RunState = audit.state
-    asked = any(message.status == "new" for message in evidence.messages)  # then somebody may own it to open a branch
+    asked = any(message.status == "new" for message in evidence.messages)  # then an engine may own it to open a branch
     if state.status in RUN_TERMINAL and row.engine is not None and not asked:
         yield _wrong(
             audit, "I22", f"the run has {state.status}, and engine {row.engine} still owns it", means=Repair.FREE
@@ -208,7 +206,7 @@ def _rest(audit: Audit, row: RunRow, evidence: Evidence) -> Iterator[Violation]:
 
 
 def _columns(
-    audit: Audit, whose: str, row: Any, wanted: Any, key: tuple[str | None, str | None, int] | None = None
+    audit: AuditFacts, whose: str, row: Any, wanted: Any, key: tuple[str | None, str | None, int] | None = None
 ) -> Iterator[Violation]:
     for column, is_, should in zip(wanted._fields, row, wanted, strict=True):
         if is_ != should:
@@ -216,7 +214,7 @@ def _columns(
 
 
 def _differs(
-    audit: Audit, what: str, found: Any, wanted: Any, key: tuple[str | None, str | None, int] | None = None
+    audit: AuditFacts, what: str, found: Any, wanted: Any, key: tuple[str | None, str | None, int] | None = None
 ) -> Violation:
     said = f"{what} is {_short(found)} in its row and {_short(wanted)} by the journal"
     return _wrong(audit, "I5", said, key, means=Repair.REBUILD)
@@ -234,7 +232,7 @@ def _name(key: Key) -> str:
 
 
 def _wrong(
-    audit: Audit,
+    audit: AuditFacts,
     code: str,
     what: str,
     key: tuple[str | None, str | None, int] | None = None,

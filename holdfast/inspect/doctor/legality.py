@@ -10,8 +10,9 @@ These are not the rules that made the events, but what has to be true whatever r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.inspect.doctor.facts import AuditFacts
 from holdfast.model import events as ev
 from holdfast.model.naming import instance_text, is_undo, step_path, undoes_step, undone_by
 from holdfast.model.policies import NO_RETRY
@@ -20,10 +21,7 @@ from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus
 from holdfast.model.violations import Repair
 
-if TYPE_CHECKING:
-    from holdfast.inspect.doctor.audit import Audit
-
-Afterwards = Callable[["Audit", ev.Entry], None]
+Afterwards = Callable[["AuditFacts", ev.Entry], None]
 
 TERMINAL = frozenset({ev.RunCompleted, ev.RunFailed, ev.RunCancelled})
 REQUESTS = frozenset({ev.ForkRequested, ev.JumpRequested, ev.RetryRequested})
@@ -31,7 +29,7 @@ AFTER_END = frozenset({ev.MessageConsumed, ev.MessageRefused, ev.BranchOpened}) 
 """What may stand behind a terminal event: the request that brought it about, or one that opens another branch."""
 
 
-def check(audit: Audit, entry: ev.Entry) -> Afterwards | None:
+def check(audit: AuditFacts, entry: ev.Entry) -> Afterwards | None:
     """Note what is wrong with the next event."""
     kind = type(entry.event)
     first = audit.shared_until + 1
@@ -52,7 +50,7 @@ def check(audit: Audit, entry: ev.Entry) -> Afterwards | None:
 # --- runs ------------------------------------------------------------------------------------------------------
 
 
-def _taken_over(audit: Audit, entry: ev.Entry, e: ev.RunTakenOver) -> None:
+def _taken_over(audit: AuditFacts, entry: ev.Entry, e: ev.RunTakenOver) -> None:
     audit.taken_over_at = entry.seq
     if e.token != audit.token:
         audit.report(
@@ -60,11 +58,11 @@ def _taken_over(audit: Audit, entry: ev.Entry, e: ev.RunTakenOver) -> None:
         )
 
 
-def _requested(audit: Audit, entry: ev.Entry, e: Any) -> None:
+def _requested(audit: AuditFacts, entry: ev.Entry, e: Any) -> None:
     audit.ended = _kind(entry)
 
 
-def _ended(audit: Audit, entry: ev.Entry, e: Any) -> None:
+def _ended(audit: AuditFacts, entry: ev.Entry, e: Any) -> None:
     audit.ended = _kind(entry)
     state = audit.state
     for left, names in (("wait", state.waits), ("timer", state.timers)):
@@ -78,12 +76,12 @@ def _ended(audit: Audit, entry: ev.Entry, e: Any) -> None:
         audit.report("I36", f"the run completed, and {never} never ran and was not skipped", entry)
 
 
-def _suspended(audit: Audit, entry: ev.Entry, e: ev.RunSuspended) -> None:
+def _suspended(audit: AuditFacts, entry: ev.Entry, e: ev.RunSuspended) -> None:
     if not audit.state.waits and not audit.state.timers:
         audit.report("I20", "the run was suspended, and there is nothing that could wake it", entry)
 
 
-def _branch_opened(audit: Audit, entry: ev.Entry, e: ev.BranchOpened) -> None:
+def _branch_opened(audit: AuditFacts, entry: ev.Entry, e: ev.BranchOpened) -> None:
     if e.branch != entry.branch or e.branch in audit.branches:
         audit.report("I35", f"event {entry.seq} opens branch {e.branch}, which is not a new one", entry, Repair.HOLD)
     if e.parent not in audit.branches:
@@ -98,7 +96,7 @@ def _branch_opened(audit: Audit, entry: ev.Entry, e: ev.BranchOpened) -> None:
 # --- attempts ----------------------------------------------------------------------------------------------------
 
 
-def _instance(audit: Audit, entry: ev.Entry) -> NodeState | None:
+def _instance(audit: AuditFacts, entry: ev.Entry) -> NodeState | None:
     """The instance as it was before the event, after a look at whether it may still have events."""
     assert entry.node is not None
     assert entry.path is not None
@@ -115,7 +113,7 @@ def _instance(audit: Audit, entry: ev.Entry) -> NodeState | None:
     return None
 
 
-def _scheduled(audit: Audit, entry: ev.Entry, e: ev.NodeScheduled) -> Afterwards | None:
+def _scheduled(audit: AuditFacts, entry: ev.Entry, e: ev.NodeScheduled) -> Afterwards | None:
     ns = _instance(audit, entry)
     _not_after_closing(audit, entry)
     if ns is None:
@@ -144,7 +142,7 @@ def _may_repeat(ns: NodeState, mode: str) -> bool:
     return ns.status is NodeStatus.SCHEDULED or bool(ns.waits) or mode == "same"
 
 
-def _started(audit: Audit, entry: ev.Entry, e: ev.NodeStarted) -> None:
+def _started(audit: AuditFacts, entry: ev.Entry, e: ev.NodeStarted) -> None:
     ns = _instance(audit, entry)
     _not_after_closing(audit, entry)
     if audit.state.fold.paused:
@@ -156,7 +154,7 @@ def _started(audit: Audit, entry: ev.Entry, e: ev.NodeStarted) -> None:
     audit.started[_key(entry)] = entry.seq
 
 
-def _completed(audit: Audit, entry: ev.Entry, e: ev.NodeCompleted) -> None:
+def _completed(audit: AuditFacts, entry: ev.Entry, e: ev.NodeCompleted) -> None:
     ns = _instance(audit, entry)
     _same_attempt(audit, entry, ns, e.attempt)
     pended = audit.pended.get(_key(entry))
@@ -172,14 +170,14 @@ def _completed(audit: Audit, entry: ev.Entry, e: ev.NodeCompleted) -> None:
         audit.report("I36", f"{_name(entry)} completed with {len(counters.done)} of {counters.count} items", entry)
 
 
-def _failed(audit: Audit, entry: ev.Entry, e: ev.NodeFailed) -> None:
+def _failed(audit: AuditFacts, entry: ev.Entry, e: ev.NodeFailed) -> None:
     ns = _instance(audit, entry)
     _same_attempt(audit, entry, ns, e.attempt)
     if not e.retryable:
         _forget_attempt(audit, entry)
 
 
-def _node_suspended(audit: Audit, entry: ev.Entry, e: ev.NodeSuspended) -> None:
+def _node_suspended(audit: AuditFacts, entry: ev.Entry, e: ev.NodeSuspended) -> None:
     ns = _instance(audit, entry)
     waits = [audit.state.waits.get(wait_id) for wait_id in e.waits]
     if None in waits:
@@ -193,7 +191,7 @@ def _node_suspended(audit: Audit, entry: ev.Entry, e: ev.NodeSuspended) -> None:
         audit.report("I12", f"{what} as {e.mode or 'waiting'!r} by event {entry.seq}", entry)
     if e.mode in ("next", "same", "error"):
         if not any(wait is not None and wait.kind == "basket" and wait.basket == e.basket for wait in waits):
-            audit.report("I20", f"{_name(entry)} ended into basket {e.basket!r}, and nobody could find it there", entry)
+            audit.report("I20", f"{_name(entry)} ended into basket {e.basket!r}, where no reader could find it", entry)
         audit.pended[_key(entry)] = (e.mode, entry.seq)
     elif not e.waits and e.mode != "stop":
         audit.report("I20", f"{_name(entry)} is suspended, and waits for nothing", entry)
@@ -201,22 +199,22 @@ def _node_suspended(audit: Audit, entry: ev.Entry, e: ev.NodeSuspended) -> None:
         audit.steps.pop(_key(entry), None)
 
 
-def _over(audit: Audit, entry: ev.Entry, e: Any) -> None:
+def _over(audit: AuditFacts, entry: ev.Entry, e: Any) -> None:
     _instance(audit, entry)
     _forget_attempt(audit, entry)
 
 
-def _edited(audit: Audit, entry: ev.Entry, e: ev.OutputEdited) -> None:
+def _edited(audit: AuditFacts, entry: ev.Entry, e: ev.OutputEdited) -> None:
     _instance(audit, entry)
 
 
-def _scope_opened(audit: Audit, entry: ev.Entry, e: ev.ScopeOpened) -> Afterwards | None:
+def _scope_opened(audit: AuditFacts, entry: ev.Entry, e: ev.ScopeOpened) -> Afterwards | None:
     ns = _instance(audit, entry)
     _not_after_closing(audit, entry)
     return _ready if ns is None else None
 
 
-def _same_attempt(audit: Audit, entry: ev.Entry, ns: NodeState | None, attempt: int) -> None:
+def _same_attempt(audit: AuditFacts, entry: ev.Entry, ns: NodeState | None, attempt: int) -> None:
     known = 0 if ns is None else ns.attempt
     if attempt != known:
         audit.report(
@@ -224,24 +222,24 @@ def _same_attempt(audit: Audit, entry: ev.Entry, ns: NodeState | None, attempt: 
         )
 
 
-def _forget_attempt(audit: Audit, entry: ev.Entry) -> None:
+def _forget_attempt(audit: AuditFacts, entry: ev.Entry) -> None:
     audit.started.pop(_key(entry), None)
     audit.steps.pop(_key(entry), None)
     audit.pended.pop(_key(entry), None)
 
 
-def _not_after_closing(audit: Audit, entry: ev.Entry) -> None:
+def _not_after_closing(audit: AuditFacts, entry: ev.Entry) -> None:
     closing = audit.state.fold.closing
     if closing and entry.node is not None and not is_undo(entry.node):
         audit.report("I39", f"{_name(entry)} was begun by event {entry.seq} while the run was {closing}", entry)
 
 
-def _ready(audit: Audit, entry: ev.Entry) -> None:
+def _ready(audit: AuditFacts, entry: ev.Entry) -> None:
     """Nothing begins before what it waits for has settled, or without its data."""
     assert entry.node is not None
     assert entry.path is not None
     ns = audit.state.nodes.get((entry.node, entry.path))
-    if ns is None or ns.visit != 1 or _was_jumped_to(audit, entry):  # whoever comes back was sent there
+    if ns is None or ns.visit != 1 or _was_jumped_to(audit, entry):  # a later visit was sent there
         return
     state, scope, plan = audit.state, ns.scope, ns.plan
     missing = {name for name in plan.waits_for if not _is_settled(lookup(state, scope, name))}
@@ -256,8 +254,8 @@ def _ready(audit: Audit, entry: ev.Entry) -> None:
         audit.report("I36", f"{_name(entry)} was begun before {', '.join(sorted(early)[:3])} had settled", entry)
 
 
-def _was_jumped_to(audit: Audit, entry: ev.Entry) -> bool:
-    """Whether somebody sent the run to this instance, which was skipped before: it waits for nothing."""
+def _was_jumped_to(audit: AuditFacts, entry: ev.Entry) -> bool:
+    """Whether a jump sent the run to this instance, which was skipped before: it waits for nothing."""
     branch = audit.branches.get(entry.branch)
     if branch is None or branch.reason != "jump":
         return False
@@ -270,7 +268,7 @@ def _is_settled(ns: NodeState | None) -> bool:
     return ns is not None and ns.settled
 
 
-def _undo_in_order(audit: Audit, entry: ev.Entry) -> None:
+def _undo_in_order(audit: AuditFacts, entry: ev.Entry) -> None:
     """Compensations run in reverse order of completion; what may have happened comes before what did."""
     assert entry.node is not None
     assert entry.path is not None
@@ -295,7 +293,7 @@ def _undo_in_order(audit: Audit, entry: ev.Entry) -> None:
 # --- inside bodies -----------------------------------------------------------------------------------------------
 
 
-def _step(audit: Audit, entry: ev.Entry, e: ev.StepCompleted) -> None:
+def _step(audit: AuditFacts, entry: ev.Entry, e: ev.StepCompleted) -> None:
     _inside_body(audit, entry, e)
     known = audit.steps.setdefault(_key(entry), set())
     call = (e.scope, e.position, e.digest)
@@ -306,7 +304,7 @@ def _step(audit: Audit, entry: ev.Entry, e: ev.StepCompleted) -> None:
         audit.undoable[step_path(entry.path, entry.node, e.undo), entry.visit] = entry.seq
 
 
-def _inside_body(audit: Audit, entry: ev.Entry, e: Any) -> None:
+def _inside_body(audit: AuditFacts, entry: ev.Entry, e: Any) -> None:
     ns = _instance(audit, entry)
     if ns is None or ns.status is not NodeStatus.RUNNING:
         found = "has never begun" if ns is None else f"is {ns.status}"
@@ -318,7 +316,7 @@ def _inside_body(audit: Audit, entry: ev.Entry, e: Any) -> None:
 # --- waits, timers, messages, children ---------------------------------------------------------------------------
 
 
-def _wait_opened(audit: Audit, entry: ev.Entry, e: ev.WaitOpened) -> None:
+def _wait_opened(audit: AuditFacts, entry: ev.Entry, e: ev.WaitOpened) -> None:
     if (entry.node is None) != (e.kind == "pause"):
         whose = "belongs to no node" if entry.node is None else f"belongs to {_name(entry)}"
         audit.report("I31", f"wait {e.wait_id} is a {e.kind} and {whose}", entry)
@@ -333,7 +331,7 @@ def _wait_opened(audit: Audit, entry: ev.Entry, e: ev.WaitOpened) -> None:
     audit.register.note(entry)
 
 
-def _wait_closed(audit: Audit, entry: ev.Entry, e: ev.WaitClosed) -> None:
+def _wait_closed(audit: AuditFacts, entry: ev.Entry, e: ev.WaitClosed) -> None:
     if e.wait_id not in audit.state.waits:
         if e.wait_id in audit.register.opened:
             audit.report("I33", f"wait {e.wait_id} is closed a second time by event {entry.seq}", entry)
@@ -342,19 +340,19 @@ def _wait_closed(audit: Audit, entry: ev.Entry, e: ev.WaitClosed) -> None:
     audit.register.note(entry)
 
 
-def _run_edited(audit: Audit, entry: ev.Entry, e: ev.RunEdited) -> None:
+def _run_edited(audit: AuditFacts, entry: ev.Entry, e: ev.RunEdited) -> None:
     wait_id = e.after.get("wait_id") if isinstance(e.after, dict) else None
     if wait_id is not None and wait_id not in audit.state.waits:
         audit.report("I31", f"event {entry.seq} changes wait {wait_id}, which is not open", entry)
 
 
-def _timer_set(audit: Audit, entry: ev.Entry, e: ev.TimerSet) -> None:
+def _timer_set(audit: AuditFacts, entry: ev.Entry, e: ev.TimerSet) -> None:
     if e.timer in audit.state.timers:
         audit.report("I30", f"timer {e.timer} is set a second time by event {entry.seq}", entry)
     audit.register.note(entry)
 
 
-def _timer_fired(audit: Audit, entry: ev.Entry, e: ev.TimerFired) -> None:
+def _timer_fired(audit: AuditFacts, entry: ev.Entry, e: ev.TimerFired) -> None:
     lasting = audit.state.lasting.get(e.timer)
     due_at = _timer_over(audit, entry, e.timer)
     if e.elapsed:  # judged by the time that has passed in the boot in which it was set
@@ -365,11 +363,11 @@ def _timer_fired(audit: Audit, entry: ev.Entry, e: ev.TimerFired) -> None:
         audit.report("I30", f"timer {e.timer} fired {early:g} s before it was due", entry)
 
 
-def _timer_cancelled(audit: Audit, entry: ev.Entry, e: ev.TimerCancelled) -> None:
+def _timer_cancelled(audit: AuditFacts, entry: ev.Entry, e: ev.TimerCancelled) -> None:
     _timer_over(audit, entry, e.timer)
 
 
-def _timer_over(audit: Audit, entry: ev.Entry, timer: str) -> int | None:
+def _timer_over(audit: AuditFacts, entry: ev.Entry, timer: str) -> int | None:
     due_at = audit.state.timers.get(timer)
     if due_at is None:
         if timer in audit.register.timers:
@@ -380,25 +378,27 @@ def _timer_over(audit: Audit, entry: ev.Entry, timer: str) -> int | None:
     return due_at
 
 
-def _message(audit: Audit, entry: ev.Entry, e: Any) -> None:
+def _message(audit: AuditFacts, entry: ev.Entry, e: Any) -> None:
     if e.message_id in audit.messages:
         audit.report("I24", f"message {e.message_id} is taken a second time by event {entry.seq}", entry)
     if type(e) is ev.MessageConsumed and e.kind == "signal" and entry.node is None:
-        audit.report("I24", f"signal {e.message_id} is taken by event {entry.seq}, and nobody received it", entry)
+        audit.report("I24", f"signal {e.message_id} is consumed by event {entry.seq}, and no call received it", entry)
     if entry.seq > audit.shared_until:
         audit.messages[e.message_id] = audit.settled[e.message_id] = _kind(entry)
 
 
-def _child_started(audit: Audit, entry: ev.Entry, e: ev.ChildStarted) -> None:
+def _child_started(audit: AuditFacts, entry: ev.Entry, e: ev.ChildStarted) -> None:
     if e.wait_id not in audit.state.waits:
         audit.report("I31", f"event {entry.seq} starts child {e.child} for wait {e.wait_id}, which is not open", entry)
     if e.child in audit.state.fold.children:
         audit.report("I38", f"child {e.child} is started a second time by event {entry.seq}", entry)
 
 
-def _child_ended(audit: Audit, entry: ev.Entry, e: ev.ChildEnded) -> None:
+def _child_ended(audit: AuditFacts, entry: ev.Entry, e: ev.ChildEnded) -> None:
     if e.child not in audit.state.fold.children:
-        audit.report("I38", f"event {entry.seq} reports the end of child {e.child}, which nobody waits for", entry)
+        audit.report(
+            "I38", f"event {entry.seq} reports the end of child {e.child}, which the run does not wait for", entry
+        )
 
 
 def _kind(entry: ev.Entry) -> str:
@@ -414,7 +414,7 @@ def _name(entry: ev.Entry) -> str:
     return f"{entry.node}@{entry.path}{visit}" if entry.path != "." or visit else str(entry.node)
 
 
-_CHECKS: dict[type[Any], Callable[[Audit, ev.Entry, Any], Afterwards | None]] = {
+_CHECKS: dict[type[Any], Callable[[AuditFacts, ev.Entry, Any], Afterwards | None]] = {
     ev.BranchOpened: _branch_opened,
     ev.ForkRequested: _requested,
     ev.JumpRequested: _requested,

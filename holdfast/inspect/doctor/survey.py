@@ -67,7 +67,7 @@ QUESTIONS: dict[Check, Question] = {
         "I23", Repair.DELIVER, lambda s: f"the run waits for {s.found}, which has {s.wanted}, and was not told"
     ),
     "child_of_ended": Question(
-        "I37", Repair.BY_HAND, lambda s: f"its parent {s.found} has {s.wanted}, and nobody has asked this run to stop"
+        "I37", Repair.BY_HAND, lambda s: f"its parent {s.found} is {s.wanted}, and this run was not asked to stop"
     ),
     "version": Question(
         "I40", Repair.RECOVER, lambda s: f"its version {s.wanted} of workflow {s.found} is not in the store"
@@ -90,10 +90,12 @@ NEWER: Final = Question("I46", Repair.BY_HAND, lambda s: f"the run was {newer(s.
 
 LEFT_ALONE: dict[Check, Question] = {
     "left_alone": Question(
-        "I51", Repair.RESUME, lambda s: f"the run is {s.wanted}, nobody drives it, and nothing has happened for {{age}}"
+        "I51",
+        Repair.RESUME,
+        lambda s: f"the run is {s.wanted}, no engine drives it, and nothing has happened for {{age}}",
     ),
     "overdue": Question(
-        "I51", Repair.RESUME, lambda s: f"timer {s.found} was due {{age}} ago, and nobody drives the run"
+        "I51", Repair.RESUME, lambda s: f"timer {s.found} was due {{age}} ago, and no engine drives the run"
     ),
 }
 """In order, if an engine comes along. One should have by now."""
