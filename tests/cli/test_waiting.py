@@ -455,7 +455,7 @@ def test_on_crash_ask_is_answered_with_done_and_the_result_or_runs_again(waiting
     assert "runs again" not in resumed.stderr
     (verdict,) = [wait for wait in json.loads(resumed.stdout)["waits"] if "Was it done?" in wait["question"]]
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert "for somebody to answer: at_work was running when its engine died. Was it done?" in told
+    assert "for an answer: at_work was running when its engine died. Was it done?" in told
     assert f"`holdfast respond {verdict['wait_id']}` answers" in told
     assert waiting.cli("respond", verdict["wait_id"], "--input", '{"done": true, "output": "by hand"}').returncode == 0
     (asked,) = waiting.json("inbox")
@@ -562,7 +562,7 @@ def test_a_signal_that_nobody_asks_for_yet_is_kept_and_why_names_it(waiting: Pro
         assert waiting.cli("signal", "r", "hurry", payload).stdout == "kept signal hurry until run r asks for it\n"
     waiting.cli("signal", "r", "note")
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert "3 signals are kept that nobody has asked for yet: hurry ×2, note." in told
+    assert "3 signals are kept that no call has received yet: hurry ×2, note." in told
 
 
 def test_a_signal_with_an_id_is_sent_once_and_another_payload_under_it_is_refused(waiting: Project) -> None:
@@ -727,7 +727,7 @@ def test_why_tells_how_pended_nodes_go_on(waiting: Project) -> None:
     assert "and what follows it runs when it is resumed" in told
     started(waiting, "with_variables", "v")
     told = waiting.cli("why", "v").stdout.replace("\n", " ")
-    assert "and it runs again from its start when it is resumed. To move it: `holdfast resume v` lets it go on." in told
+    assert "and it runs again from its start when it is resumed. To move it: `holdfast resume v` resumes it." in told
 
 
 def test_why_knows_what_moves_by_itself(waiting: Project) -> None:

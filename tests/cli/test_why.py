@@ -46,7 +46,7 @@ def test_why_tells_workers_with_the_code_of_a_run_from_those_with_other_code(pro
     eventually(lambda: old not in why(project)["why"], "the dead worker is still its owner")
     told = why(project)
     assert "every engine that could take it has other code than it began with (strict.strict_nap)" in told["why"]
-    assert "or accept the new one: `holdfast resume nap` goes on with it." in told["why"]
+    assert "or accept the new one: `holdfast resume nap` resumes it." in told["why"]
     assert (told["status"], told["moves"]) == ("suspended", False)
     assert "it would be put on hold" in project.cli("why", "nap").stdout.replace("\n", " ")
     old = worker_of(project, "old")

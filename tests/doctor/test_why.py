@@ -44,7 +44,7 @@ def test_a_sleeping_run_says_since_when_until_when_and_that_no_engine_runs(ward:
     found = ask(ward, "asleep")
     assert "ward_asleep has slept for 2 minutes" in found.why or "ward_asleep has slept for 3 minutes" in found.why
     assert "in 9 hours" in found.why
-    assert "No engine is running, so nothing will wake it: `holdfast resume asleep` goes on with it" in found.why
+    assert "No engine is running, so nothing will wake it: `holdfast resume asleep` resumes it" in found.why
     assert (found.status, found.moves) == ("suspended", False)
 
 
@@ -97,7 +97,7 @@ async def test_a_body_of_unknown_outcome_says_how_to_decide_either_way(tmp_path:
         await until_async(lambda: _is(run, "suspended"))
         told = await run.why()
         (wait,) = await run.waits()
-    asked = r"for \d+ s for somebody to answer: why_charge was running when its engine died\. Was it done\?"
+    asked = r"for \d+ s for an answer: why_charge was running when its engine died\. Was it done\?"
     assert re.search(asked, told)
     assert f"To move it: `holdfast respond {wait.wait_id}` answers." in told
     assert "nothing will wake it" not in told
@@ -132,7 +132,7 @@ async def test_a_live_engine_is_named_with_what_it_does(tmp_path: Path) -> None:
         assert "waits for its turn: at most 1 run(s) of why_one_at_a_time are at work at once" in told
         asleep = await engine.start(ward_asleep, run_id="asleep")
         await until_async(lambda: _is_free(db, "asleep"))
-        assert "Nobody holds it now; engine" in await asleep.why()
+        assert "It has no owner now; engine" in await asleep.why()
         assert "wakes it when the time comes" in await asleep.why()
         GATE["open"].set()
         assert await first.result() == 1
@@ -232,7 +232,7 @@ def employ(db: Path, engine: str, *, changed: bool) -> None:
 OTHER_CODE = (
     "every engine that could take it has other code than it began with ({handler}): as its on_code_change is 'fail', "
     "it would be put on hold. Start an engine that has the old code, or accept the new one: `holdfast resume {run}` "
-    "goes on with it."
+    "resumes it."
 )
 
 
@@ -243,7 +243,7 @@ def other_code(run_id: str) -> str:
 def test_a_run_that_no_engine_has_the_right_code_for_says_so_and_what_to_do(strict: Path) -> None:
     employ(strict, "eng_new", changed=True)
     found = ask(strict, "why_strict_sleeper")
-    assert f"Nobody holds it now, and {other_code('why_strict_sleeper')}" in found.why
+    assert f"It has no owner now, and {other_code('why_strict_sleeper')}" in found.why
     assert "eng_new" not in found.why
     assert not found.moves
 
@@ -252,7 +252,7 @@ def test_of_several_engines_the_one_with_the_right_code_is_named(strict: Path) -
     employ(strict, "eng_new", changed=True)
     employ(strict, "eng_old", changed=False)
     found = ask(strict, "why_strict_sleeper")
-    assert "Nobody holds it now; engine eng_old (process 1) wakes it when the time comes." in found.why
+    assert "It has no owner now; engine eng_old (process 1) wakes it when the time comes." in found.why
     assert found.moves
 
 
