@@ -7,7 +7,7 @@ import pytest
 from holdfast.testing.simulation import world
 
 TURNS_MAX = 6_000
-"""More than any scenario here takes (2,000 were too few for one), and a third of the limit for workflows of any size."""
+"""More than any scenario here takes (2,000 were too few for one), a third of the limit for workflows of any size."""
 
 
 @pytest.fixture(autouse=True)
