@@ -51,8 +51,8 @@ class _Handler(logging.Handler):
     """Writes to the stderr of the moment: a live view replaces it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith("the store cannot be used any more"):
-            return  # the command itself fails with the same message
+        if getattr(record, "is_fatal", False):
+            return  # the command itself fails with the same error
         node = getattr(record, "node", None)
         place = f"{node}: " if node else ""
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "

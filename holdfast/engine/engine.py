@@ -260,7 +260,7 @@ class Engine:
         """The store cannot be used any longer. Callers get the reason why the engine stops, not a failed run; its lease
         ends, so that another engine takes its runs over; and the `hf.open` block is cancelled."""
         self.runtime.fatal = error
-        log.error("the store can no longer be used, and this engine stops: %s", error)
+        log.error("the store can no longer be used, and this engine stops: %s", error, extra={"is_fatal": True})
         self.lease.give_up()
         for actor in list(self.actors.values()):
             actor.detach(error)
