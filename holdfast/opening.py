@@ -182,7 +182,7 @@ async def _run(
 
 async def _tell_of_others(engine: Engine, run_id: str) -> None:
     """Log how many unfinished runs there are beside this one: `hf.run` does not drive them."""
-    others = await engine.read(undriven_runs, engine, run_id)
+    others = await engine.runtime.read(undriven_runs, engine, run_id)
     if others:
         what = "is 1 other unfinished run" if others == 1 else f"are {others:,} other unfinished runs"
         log.warning("there %s that no engine drives; `hf.open()` takes over what is unfinished", what)

@@ -36,7 +36,14 @@ from holdfast.engine.run_requests import RunRequests, resume_request
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.shared_slots import LostThreads, SharedSlots
 from holdfast.engine.starting import Starting
-from holdfast.engine.store_threads import LoopReader, Reader, ReaderThreads, TwoWriterThreads, Writer, WriterThread
+from holdfast.engine.store_threads import (
+    LoopReader,
+    Reader,
+    ReaderThreads,
+    TwoWriterThreads,
+    Writer,
+    WriterThread,
+)
 from holdfast.engine.versions import Versions, capabilities_here
 from holdfast.model import texts
 from holdfast.model.errors import HoldfastError, StoreError, UsageError
@@ -100,7 +107,6 @@ class Engine:
             drives=drives,
         )
         self.values, self.slots, self.hub = self.runtime.values, self.runtime.slots, self.runtime.hub
-        self.read = self.runtime.read
         self.lost_threads = LostThreads(self.runtime)
         self.custody = Custody(self.runtime, self.lost_threads)
         self.actors = self.custody.actors
@@ -304,8 +310,11 @@ class Engine:
 
     async def _refuse_if_stuck(self, run_id: str) -> None:
         """MissingCode for a run that exists, that nothing but this engine could drive, and whose code it lacks."""
-        row = await self.read(self.store.run, run_id)
-        if row is not None and (error := await self.read(missing.error_if_stuck, self.runtime, row)) is not None:
+        row = await self.runtime.read(self.store.run, run_id)
+        if (
+            row is not None
+            and (error := await self.runtime.read(missing.error_if_stuck, self.runtime, row)) is not None
+        ):
             raise error
 
     def get(self, run_id: str) -> Run[Any]:
@@ -321,7 +330,7 @@ class Engine:
         if status is not None and status not in [*RunStatus]:
             raise UsageError(f"engine.list: {status!r} is not a status of a run; there are {', '.join(RunStatus)}")
         statuses = None if status is None else [status]
-        return await self.read(
+        return await self.runtime.read(
             lambda: self.inspector.runs(self.store.runs(status=statuses, workflow=workflow, limit=limit))
         )
 
@@ -343,12 +352,12 @@ class Engine:
         for what, name in (("basket", basket), ("assignee", assignee)):
             if name is not None:
                 texts.name(name, f"engine.asked: {what}")
-        return await self.read(self.inspector.asked, basket, assignee, limit)
+        return await self.runtime.read(self.inspector.asked, basket, assignee, limit)
 
     @on_its_loop
     async def baskets(self) -> builtins.list[dict[str, Any]]:
         """The baskets that are not empty: how many questions, how many pended nodes, since when."""
-        return await self.read(self.inspector.baskets)
+        return await self.runtime.read(self.inspector.baskets)
 
     @on_its_loop
     async def resume(

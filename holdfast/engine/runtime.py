@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from holdfast.engine.committer import Committer
@@ -20,7 +20,7 @@ from holdfast.engine.event_loop import Hub
 from holdfast.engine.ownership.lease import Lease
 from holdfast.engine.ports import Executor, RunInspector
 from holdfast.engine.slots import Nesting, Slots
-from holdfast.engine.store_threads import Reader
+from holdfast.engine.store_threads import Read, Reader
 from holdfast.engine.versions import Versions
 from holdfast.model import capabilities, handlers
 from holdfast.model.errors import StoreError
@@ -42,6 +42,9 @@ class Runtime:
     loop: asyncio.AbstractEventLoop
     """The event loop on which everything of the engine is awaited."""
     committer: Committer
+    read: Read
+    """Reads from the store: awaits the function that it is given, with its arguments. Writes of other engines after the
+    read began are not in its result."""
     store_id: str
     store_epoch: int
 
@@ -86,6 +89,7 @@ class Runtime:
         """Run on this loop, and read through this reader."""
         self.loop = loop
         self._reader = reader
+        self.read = reader.read
 
     def check(self) -> None:
         """Raise when the engine has failed or is closed."""
@@ -95,10 +99,6 @@ class Runtime:
             raise StoreError("the engine is closed")
 
     # --- reads and background work ---------------------------------------------------------------------------
-
-    async def read(self, function: Callable[..., T], *args: Any) -> T:
-        """Read from the store. Writes of other engines after the read began are not in its result."""
-        return await self._reader.read(function, *args)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in the background, until it ends or the engine is closed. A failure is logged."""

@@ -151,6 +151,12 @@ READERS = 4
 """Reads at once. They have threads of their own: bodies may keep asyncio's busy for as long as they like."""
 
 
+class Read(Protocol):
+    """Reads from the store."""
+
+    async def __call__(self, function: Callable[..., _T], *args: Any) -> _T: ...
+
+
 class Reader(Protocol):
     """How to read."""
 

@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from tests.engine.kit import check_file, url
 
-OF_THE_ENGINE_ITSELF = {"open", "read"}
+OF_THE_ENGINE_ITSELF = {"open"}
 """Coroutines of `Engine` that its own parts await; programs are offered the others."""
 
 

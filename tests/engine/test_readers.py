@@ -124,7 +124,7 @@ def late(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lat
 
     def make(held: str) -> LateReader:
         reader = LateReader(held)
-        monkeypatch.setattr(engine.runtime, "_reader", reader)
+        monkeypatch.setattr(engine.runtime, "read", reader.read)
         return reader
 
     return make
@@ -214,7 +214,7 @@ async def test_mail_that_was_applied_and_ended_its_run_while_its_sender_read_of_
     run = await driven(engine)
     async with hf.open(url(db), drive=False) as client:
         reader = HalfwayReader("_run_and_message")
-        monkeypatch.setattr(client.runtime, "_reader", reader)
+        monkeypatch.setattr(client.runtime, "read", reader.read)
         for verb in ("run_by_no", "message"):
             monkeypatch.setattr(client.store, verb, reader.stopping_behind(getattr(client.store, verb)))
         sending = asyncio.create_task(client.get(run.run_id).signal("go", 1))
@@ -377,7 +377,7 @@ async def test_whoever_claims_while_the_engine_is_closed_hears_of_it(db: Path, m
     reader = LateReader("_read_runs")
     async with hf.open(url(db)) as engine:
         run = await left(engine)
-        monkeypatch.setattr(engine.runtime, "_reader", reader)
+        monkeypatch.setattr(engine.runtime, "read", reader.read)
         claiming = asyncio.create_task(engine.claims.claim([number(engine, run)]))
         await reader.has_read.wait()
     with pytest.raises(StoreError, match="the engine is closed"):

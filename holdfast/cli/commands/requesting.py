@@ -182,7 +182,7 @@ async def _until_quiet(engine: Engine, run_id: str) -> tuple[RunRow, bool]:
 
     deadline = time.monotonic() + CANCEL_SECONDS
     while True:
-        row, moves = await engine.read(read)
+        row, moves = await engine.runtime.read(read)
         if not moves or time.monotonic() > deadline:
             return row, moves
         await asyncio.sleep(POLL_SECONDS)

@@ -130,7 +130,7 @@ class _Order:
         if self.run_id is None:
             return None
         check_run_id(self.run_id)
-        row = await engine.read(engine.store.run, self.run_id)
+        row = await engine.runtime.read(engine.store.run, self.run_id)
         return row if row is not None and row.status in RUN_TERMINAL else None
 
 
