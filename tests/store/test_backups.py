@@ -152,7 +152,7 @@ def test_a_file_that_appears_at_the_last_moment_stays(path: Path, kept: Path, mo
             kept.write_text("mine")
 
     monkeypatch.setattr(backups, "_refuse_to_replace", look_early)
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         backups.backup(str(path), kept)
     assert kept.read_text() == "mine"
 
