@@ -136,10 +136,6 @@ class Engine:
         """The error after which the engine cannot use its store."""
         return self.runtime.fatal
 
-    @property
-    def stopping(self) -> bool:
-        return self.runtime.stopping
-
     # --- life ----------------------------------------------------------------------------------------------
 
     async def open(self, *, takes_over: bool = True) -> None:
