@@ -84,7 +84,7 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
         def commit(group: Any) -> Any:
             if has_run.is_set():  # the end of the first body, and the start of the second one
                 loop.call_soon_threadsafe(is_committing.set)
-                while not engine.stopping:
+                while not engine.runtime.stopping:
                     time.sleep(0.001)
             return write(group)
 
