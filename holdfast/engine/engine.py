@@ -150,9 +150,7 @@ class Engine:
         runtime.open(self.loop, self._make_reader())
         try:
             runtime.store_id = await runtime.read(self.store.store_id)
-            standing = await runtime.read(self.store.standing)
-            refuse_closed(standing, self.store.url)
-            runtime.store_epoch = standing.epoch
+            refuse_closed(await runtime.read(self.store.standing), self.store.url)
             runtime.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
             self.committer = runtime.committer
             self.committer.commit_inline(self.actors, self.executor.runs_one_task)

@@ -46,7 +46,6 @@ class Runtime:
     """Reads from the store: awaits the function that it is given, with its arguments. Writes of other engines after the
     read began are not in its result."""
     store_id: str
-    store_epoch: int
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ async def test_f45_who_waits_for_a_run_that_is_not_there_any_more_is_told(
         gate.set()
         with pytest.raises(hf.HoldfastError, match="there is no run 'r'"):
             await waiting
-        await until(lambda: "run r is not in the database any more" in caplog.text)  # it is looked for beside all this
+        await until(lambda: "run r is no longer in the database" in caplog.text)  # it is looked for beside all this
         assert (await (await engine.start(lost, run_id="r")).result(timeout=60)) == "nobody hears of it"
 
 

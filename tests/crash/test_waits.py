@@ -217,7 +217,7 @@ def _killed_everywhere(arena: Arena, asking: Asking, environment: dict[str, str]
     return used
 
 
-DONE_BEFORE = ("was answered by", "was resumed", "has completed")
+DONE_BEFORE = ("was answered by", "was resumed", "is already completed")
 DEATHS_MAX = 4
 """At one place; whoever only asks has no more writes than these."""
 

@@ -63,8 +63,8 @@ def test_a_restored_store_is_quiet_until_it_is_activated_and_has_an_epoch_of_its
 
 
 async def open_engine(path: Path) -> None:
-    async with hf.open(f"sqlite:///{path}") as engine:
-        assert engine.store_epoch == engine.store.standing().epoch
+    async with hf.open(f"sqlite:///{path}"):
+        pass
 
 
 def test_engines_do_not_work_on_a_backup_itself(path: Path, kept: Path) -> None:
