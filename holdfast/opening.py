@@ -108,7 +108,7 @@ async def open_engine(
 @asynccontextmanager
 async def _left_on_failure(engine: Engine) -> AsyncIterator[None]:
     """Cancel the block when the engine's store fails for good, and raise what it failed with: a program that waits for
-    something else would never hear that nothing is driven any more."""
+    something else would never learn that nothing is driven."""
     task = asyncio.current_task()
     assert task is not None
     cancelled_before, is_inside, is_cancelled = task.cancelling(), True, False

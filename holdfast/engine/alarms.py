@@ -27,7 +27,7 @@ WALL_LOOK_SECONDS = 5.0
 
 
 class Alarm:
-    """One call when a clock shows an instant. The loop only says when to look at the clock."""
+    """One call when a clock shows an instant. The loop only says when to read the clock."""
 
     __slots__ = ("_call", "_clock", "_due_at", "_handle", "_lasting", "_look_seconds", "_loop")
 

@@ -19,7 +19,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = limits.LEASE_SECONDS
     grace_seconds: float = limits.GRACE_SECONDS
     drain_seconds: float | None = None
-    """How long bodies may go on when the engine stops; None: as long as after a cancel, `grace_seconds`."""
+    """How long bodies may continue when the engine stops; None: as long as after a cancel, `grace_seconds`."""
     idle_seconds: float = limits.IDLE_SECONDS
     sweep_seconds: float = limits.SWEEP_SECONDS
     poll_seconds: float = limits.POLL_SECONDS
@@ -40,7 +40,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def patience_seconds(self) -> float:
-        """How long bodies may go on when the engine stops."""
+        """How long bodies may continue when the engine stops."""
         return self.grace_seconds if self.drain_seconds is None else self.drain_seconds
 
 

@@ -60,7 +60,7 @@ def compensations_without_code(
 
 
 def _is_taken_elsewhere(runtime: Runtime, state: RunState) -> bool:
-    """Whether a live engine has the code of a run, and may go on with it."""
+    """Whether a live engine has the code of a run, and may drive it."""
     row = runtime.store.run_by_no(state.run_no)
     assert row is not None
     strict = state.fold.settings.on_code_change == "fail"
@@ -69,7 +69,7 @@ def _is_taken_elsewhere(runtime: Runtime, state: RunState) -> bool:
 
 
 def warnings(runtime: Runtime, known: set[tuple[str, int]]) -> list[str]:
-    """What is to be said of runs that want to go on and that no live engine can drive; once for each version, which is
+    """A warning for each run that could continue and that no live engine can drive; once for each version, which is
     added to those that are `known`."""
     said: list[str] = []
     for version in runtime.store.unowned_versions():

@@ -54,7 +54,7 @@ class Recovered(msgspec.Struct, omit_defaults=True):
     case: str | None = None
     what: str = ""
     branch: int | None = None
-    """The branch that was opened for it; None: its rows were written again, and it goes on where it was."""
+    """The branch that was opened for it; None: its rows were written again, and it continues where it was."""
     cutoff_seq: int | None = None
 
 
@@ -76,7 +76,7 @@ class RunRecovery:
         self._requests = requests
 
     async def recover(self, run_id: str, *, reverify: bool = False, force: bool = False, actor: str = "") -> Recovered:
-        """Check a run and repair it if it is one of the catalogue's cases, then go on with it. Raises Refused when
+        """Check a run and repair it if it is one of the catalogue's cases, then drive it. Raises Refused when
         another engine owns it, CannotBeRepaired when its journal is of no use."""
         runtime = self._runtime
         await self._claims.release_dead_engines()
@@ -216,7 +216,7 @@ class RunRecovery:
         return commit
 
     def _examine(self, row: RunRow, wish: Wish) -> tuple[Finding, History, Plan] | Difference | LowToken | Recovered:
-        """Which case a run is, with the plan that it goes on under, or how its rows differ from its journal; else that
+        """Which case a run is, with the plan that it continues under, or how its rows differ from its journal; or that
         nothing is to be done."""
         store, versions = self._runtime.store, self._runtime.versions
         refuse_newer(row)

@@ -179,7 +179,7 @@ class Repairs:
             return f"freed {freed} run(s) of engine {engine}, which is gone"
         row = self._store.run_by_no(run_no)
         if row is None or not self._store.release(engine, [(run_no, row.token)]):
-            return f"run number {run_no} has no owner any more"
+            return f"run number {run_no} has no owner now"
         return f"run {row.run_id}: took its lease from engine {engine}"
 
     def _deliver(self, row: RunRow, child: str) -> str:

@@ -197,7 +197,7 @@ class Run(Generic[R]):
     @on_its_loop
     async def pause(self, reason: str = "", *, actor: str = "") -> None:
         """Stop the run between its nodes: nothing new starts, bodies at work finish their node or are left at their
-        next call on ctx. `resume` lets it go on. A second pause is a no-op."""
+        next call on ctx. `resume` ends the pause. A second pause is a no-op."""
         asked = {"reason": texts.reason(reason, "run.pause"), "actor": texts.actor(actor, "run.pause")}
         await self._engine.requests.request(self._run_no, "pause", asked)
 
@@ -215,7 +215,7 @@ class Run(Generic[R]):
         `wait` or `path` say which; without them it is the pause, or else every hold and the basket of the deepest path
         (the oldest of several). `vars` sets variables first. The waits that ended with it.
 
-        With `accept_change` a run that is on hold because a body makes other calls than it remembers goes on with the
+        With `accept_change` a run that is on hold because a body makes other calls than it recorded continues with the
         code that is loaded here, on a branch with the same idempotency keys: calls that agree with what is remembered
         are not made again, what no call asks for is set aside, and all other calls are new."""
         asked = resume_request(wait, path, vars, actor)

@@ -191,7 +191,7 @@ class Starting:
         return given
 
     def forget_numbers(self, taken: Sequence[int]) -> None:
-        """Other runs have some of these numbers. If they were reserved last, none of that reservation is used any more:
+        """Other runs have some of these numbers. If they were reserved last, the rest of that reservation is discarded:
         a database that falls back under living engines (a replica that lags is promoted) gives them out again."""
         if any(self._last_no - RUN_NUMBERS <= number < self._last_no for number in taken):
             log.error(

@@ -205,7 +205,7 @@ def difference(audit: JournalAudit, row: RunRow) -> Difference | str | None:
 
 
 def rebuild_commit(store: Store, found: Difference, now: int, message: MessageRow | None) -> Commit:
-    """All rows of the run as its journal has them, and its lease given back. A run that has not ended is told of it by
+    """All rows of the run as its journal has them, and its lease released. A run that has not ended records it with
     `RunRecovered`; of one that has, the last event stays the last."""
     row, expected = found.row, found.expected
     state = expected.state

@@ -63,7 +63,9 @@ def execution_paths(store: Store, row: RunRow) -> Paths:
         by_path.setdefault(node.path, []).append(node)
     complete = row.status in RUN_TERMINAL
     found = [_path(name, nodes, by_unit, complete) for name, nodes in sorted(by_path.items())]
-    if row.engine is None and not complete and row.status != RunStatus.SUSPENDED:  # it was left at work
+    if (
+        row.engine is None and not complete and row.status != RunStatus.SUSPENDED
+    ):  # its owner died or released it at work
         found = [sanitised(path) for path in found]
     return Paths(complete, _pend_path(waits, found), found)
 
@@ -94,7 +96,7 @@ def _path(
 
 def _waiting(name: str, unit: str, wait: WaitRow | None) -> ExecutionPath:
     """A path whose unit waits. One that resuming does not end (a sleep, a question) has not answered yet."""
-    if wait is None or wait.kind == "hold":  # it was left, or must not be repeated unasked
+    if wait is None or wait.kind == "hold":  # it was stopped, or must not be repeated unasked
         return ExecutionPath(name, "completed", unit, "ok_pend_eor", TEMP_HOLD)
     if wait.kind != "basket":
         return ExecutionPath(name, "started", unit, None, wait.basket)

@@ -110,7 +110,7 @@ def _result_shown(store: Store, row: RunRow, completed: ev.RunCompleted) -> Any:
 
 
 def ways_on(store: Store, row: RunRow) -> list[tuple[str, list[str]]]:
-    """How a run that failed can go on, or compensations of one that was cancelled: what for, and the verb with its
+    """How a run that failed can continue, or compensations of one that was cancelled: what for, and the verb with its
     arguments. None of them is refused."""
     undone = [n for n in store.nodes(row.run_no) if is_undo(n.node)] if fold_of(row).closing == "compensating" else []
     if not undone:

@@ -163,7 +163,7 @@ def _rests(
             continue
         child = store.run(child_of(wait) or "") if wait.kind == "child" else None
         below = None if child is None else only_outside_moves(store, child, now)
-        if below is None:  # a sleep, a deadline that is due, a child that goes on
+        if below is None:  # a sleep, a deadline that is due, a child that moves by itself
             return None
         found += below
     return found or None

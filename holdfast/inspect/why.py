@@ -64,7 +64,7 @@ class Why(msgspec.Struct):
     why: str
     """One paragraph."""
     moves: bool
-    """It has ended, or it will go on by itself."""
+    """It has ended, or it will continue by itself."""
 
     def as_json(self) -> dict[str, Any]:
         return {"run_id": self.run_id, "status": self.status, "why": self.why, "moves": self.moves}
@@ -325,7 +325,7 @@ class _Telling:
         return f"The engines that run have not loaded the code of workflow {row.workflow}{code}"
 
     def _other_code(self) -> str:
-        """That the code of every engine which could take it is not the one that it must go on with; empty where this
+        """That the code of every engine which could take it is not the one that it must continue with; empty where this
         does not keep it."""
         fitting = [(e, offer) for e, offer in self._fitting() if not offer.lacks_threads(self._needed())]
         if self._able() or not fitting:
@@ -351,7 +351,7 @@ class _Telling:
 
     @cached_property
     def _began_with(self) -> Mapping[str, str]:
-        """The state of the code that the run must go on with; nothing where any will do."""
+        """The state of the code that the run must continue with; nothing where any will do."""
         if self._definition is None or self._definition.settings.on_code_change != "fail":
             return {}
         try:

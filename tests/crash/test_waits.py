@@ -116,7 +116,7 @@ def test_of_several_answers_at_once_one_wins_and_the_others_are_told_who_did(are
         if acknowledged:
             assert (value, actor) == (who, f"process {pid}")
         else:
-            assert f"was answered by {actor}" in error or "has completed" in error or "ended before" in error
+            assert f"was answered by {actor}" in error or "is already completed" in error or "ended before" in error
     assert sum(bool(acknowledged) for _, acknowledged, _ in ends) == 1
     arena.finish()
     assert arena.result("r")[1] == value

@@ -33,9 +33,9 @@ WAKING_SECONDS = 10
 """How late the timer of a run in memory may be because the engine is busy."""
 
 Mail = tuple[Any, Done | None]
-"""A command, and the callback that is told what came of it."""
+"""A command, and the callback that gets its outcome."""
 Reply = tuple[Done, Any, BaseException | None]
-"""A callback, and what it is told once the turn is durable: the rule's answer, or why the command was refused."""
+"""A callback, and what it gets once the turn is durable: the rule's answer, or why the command was refused."""
 
 
 class Life(StrEnum):
@@ -81,7 +81,7 @@ class WorkflowSlot(StrEnum):
     NONE = "none"
     """Its workflow has no limit, or the run is suspended and needs no slot."""
     WAITING = "waiting"
-    """It starts when another run of its workflow has given back its slot."""
+    """It starts when another run of its workflow has returned its slot."""
     HELD = "held"
 
 
@@ -256,7 +256,7 @@ class RunActor:
             await asyncio.sleep(0 if self.runtime.committer.idle else 0.001)
 
     async def pause(self) -> None:
-        """Commit everything that was submitted so far, then decide nothing until `unpause`. Bodies go on."""
+        """Commit everything that was submitted so far, then decide nothing until `unpause`. Bodies continue."""
         await self.flushed()
         while self.mailbox and not self.is_detached:
             await asyncio.sleep(0.001)

@@ -262,7 +262,7 @@ class Turn:
         """The commit is durable, or was refused."""
         actor, custody = self.actor, self._parts.custody
         actor.replies = ()
-        if actor.life is Life.DETACHING:  # something of the run could not be read meanwhile; its children go on
+        if actor.life is Life.DETACHING:  # something of the run could not be read meanwhile; its children continue
             self._move(Life.DETACHED)
             self._land_children(outcome)
             return
@@ -282,7 +282,7 @@ class Turn:
             self.apply()
         except CANNOT_BE_READ as e:
             custody.cannot_read(actor, e)
-        except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group go on
+        except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others of the group continue
             custody.stop_loudly(actor, e, [])
         if actor.life is _APPLYING:
             if actor.pausers:

@@ -1,7 +1,7 @@
 """Audit: one run's journal, proved event by event, and its rows against what the journal folds to.
 
 Owns: order and hash chain, decoding, the fold, and what each event may rely on (legality.py has the rules).
-Never: reads the store, looks at a clock, changes anything but itself.
+Never: reads the store or a clock, changes anything but itself.
 Invariants: the same rows give the same violations, however they are cut into portions.
 
     audit = Audit(plan, run_no, run_id)
@@ -46,7 +46,7 @@ class Audit(AuditFacts):
         return comparing.compare(self, evidence)
 
     def copy(self) -> Audit:
-        """A second audit that goes on from here by itself."""
+        """A second audit that continues from here by itself."""
         other = Audit.__new__(Audit)
         other.__dict__.update(self.__dict__)
         other.state = _copy_state(self.state)
@@ -76,7 +76,7 @@ class Audit(AuditFacts):
         expected = journal_format.link(self.hash, self.run_id, seq, branch, kind, node, path, visit, at, token, data)
         if found != expected:
             self._distrust("I3", f"event {seq} ({kind}) is not the one that was written: {_CHAIN}", row)
-        # the chain goes on from what is there, so that one changed event is one violation
+        # the chain continues from what is there, so that one changed event is one violation
         self.seq, self.hash, self.token = seq, found, max(token, self.token)
         if not (self.trusted and self.sound):
             return

@@ -206,7 +206,7 @@ class _Examination:
         return found
 
     def _add(self, found: list[Violation]) -> None:
-        """What both looks found is told once."""
+        """What both checks found is reported once."""
         told: set[tuple[object, ...]] = set()
         for one in found:
             key = (one.code, one.run_no, one.node, one.path, one.what)
@@ -225,7 +225,7 @@ class _Examination:
 
 
 def _is_told(quick: Violation, found: list[Violation]) -> bool:
-    """Whether a look at the journal says the same with the event at which it begins."""
+    """Whether a second read of the journal says the same from the event at which it begins."""
     return quick.detail == "gap" and any(
         other.code == "I1" and other.run_no == quick.run_no and other.detail is None for other in found
     )

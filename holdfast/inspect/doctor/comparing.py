@@ -180,7 +180,7 @@ def _messages(audit: AuditFacts, evidence: Evidence) -> Iterator[Violation]:
     for row in evidence.messages:
         if row.status == "held" and row.kind != "signal":
             yield _wrong(audit, "I24", f"message {row.message_id} is a {row.kind}, and is kept like a signal")
-        # a signal is given back when the run goes on from before it was received; nothing else is taken twice
+        # a signal is redelivered when the run continues from before it was received; nothing else is consumed twice
         settled = audit.messages if row.kind == "signal" else audit.settled
         if row.status == "consumed" and row.message_id not in settled:
             yield _wrong(audit, "I24", f"message {row.message_id} counts as consumed, and no event consumed it")

@@ -3,7 +3,7 @@
 Owns: one small check per event: attempts, waits, timers, messages, children, the end of a run, the order of undoing.
 Never: folds (model/evolve.py); a status that may not follow another is refused there.
 
-`check` is asked before the event is folded and sees the state as it was; what it gives back is called afterwards.
+`check` is asked before the event is folded and sees the state as it was; what it returns is called afterwards.
 These are not the rules that made the events, but what has to be true whatever rules made them.
 """
 
@@ -97,7 +97,7 @@ def _branch_opened(audit: AuditFacts, entry: ev.Entry, e: ev.BranchOpened) -> No
 
 
 def _instance(audit: AuditFacts, entry: ev.Entry) -> NodeState | None:
-    """The instance as it was before the event, after a look at whether it may still have events."""
+    """The instance as it was before the event, after checking whether it may still have events."""
     assert entry.node is not None
     assert entry.path is not None
     key = (entry.node, entry.path, entry.visit)

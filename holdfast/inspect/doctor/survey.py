@@ -1,6 +1,6 @@
 """Survey: many runs at once, by questions that one statement answers.
 
-Owns: which questions are asked, what each answer means, and in which words it is told.
+Owns: which questions are asked, what each answer means, and its text.
 Never: reads a journal (proof.py does, run by run).
 Invariants: each question is about one moment, so that a live engine gives no false alarm.
 """
