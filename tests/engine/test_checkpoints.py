@@ -118,7 +118,7 @@ REFUSED: dict[Body, str] = {
     before_a_call_is_awaited: r"ctx\.receive \(x\) is still under way",
     beside_a_task_between_two_calls: "another task of the body, which calls ctx as well, is still running",
     before_what_another_task_was_told_is_read: "what another task of the body has received is not read yet",
-    before_what_a_task_in_a_group_of_groups_was_told_is_read: "what another task of the body has received is not read yet",
+    before_what_a_task_in_a_group_of_groups_was_told_is_read: "what another task of the body has received",
     in_a_task_beside_the_body_itself: r"ctx\.sleep \(sleep\) is still under way",
     in_a_step: r"ctx\.step .*_checkpoints\) is still under way",
     in_an_item_of_a_map: r"ctx\.map .*_checkpoints_item\) is still under way",
