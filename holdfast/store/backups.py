@@ -30,9 +30,10 @@ from holdfast.store.row_types import Standing
 from holdfast.store.sql_files import load
 from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile, write_counter
-from holdfast.store.sqlite.sqlite_connections import Readers, open_bare, translated
+from holdfast.store.sqlite.sqlite_connections import open_bare, translated
 from holdfast.store.sqlite.sqlite_contents import SqliteContents
 from holdfast.store.sqlite.sqlite_opening import is_our_header
+from holdfast.store.sqlite.sqlite_reads import Readers
 from holdfast.store.urls import contents_at, database_file, is_postgres, shown
 
 PAGES_AT_ONCE: Final = 2_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any, TypeVar
 
 from holdfast.model.journal_format import FORMAT
@@ -50,11 +51,6 @@ Ask = Callable[[str, tuple[Any, ...]], list[Any]]
 """Returns all rows of the statement with this name."""
 
 
-def run_row(row: Sequence[Any]) -> RunRow:
-    """Convert a row of `run_state` into the contract's."""
-    return RunRow(*row)
-
-
 def _asked_row(row: tuple[Any, ...]) -> AskedRow:
     return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
 
@@ -91,11 +87,11 @@ class Queries(ABC):
 
     def run(self, run_id: str) -> RunRow | None:
         rows = self._rows("run_by_id", (run_id,))
-        return run_row(rows[0]) if rows else None
+        return RunRow(*rows[0]) if rows else None
 
     def run_by_no(self, run_no: int) -> RunRow | None:
         rows = self._rows("run_by_no", (run_no,))
-        return run_row(rows[0]) if rows else None
+        return RunRow(*rows[0]) if rows else None
 
     def workflows_of(self, run_nos: Sequence[int]) -> list[tuple[int, int, str, int, str, str]]:
         return self._rows("workflows_of", (self._many(run_nos),))
@@ -123,26 +119,26 @@ class Queries(ABC):
                 for part in ("runs_finished",) if one in RUN_TERMINAL else ("runs_unowned", "runs_owned"):
                     rows += self._rows(part, (before, limit, one))
             rows = sorted(rows, reverse=True)[:limit]
-        return [run_row(row) for row in rows]
+        return list(starmap(RunRow, rows))
 
     def resolve_run_id(self, prefix: str) -> list[str]:
         return [run_id for (run_id,) in self._rows("resolve_run_id", (prefix, prefix + _LAST))]
 
     def open_nodes(self, run_nos: Sequence[int]) -> list[NodeRow]:
-        return [NodeRow._make(row) for row in self._rows("open_nodes", (self._many(run_nos),))]
+        return list(map(NodeRow._make, self._rows("open_nodes", (self._many(run_nos),))))
 
     def nodes(self, run_no: int) -> list[NodeRow]:
-        return [NodeRow._make(row) for row in self._rows("nodes", (run_no,))]
+        return list(map(NodeRow._make, self._rows("nodes", (run_no,))))
 
     def nodes_under(self, run_no: int, node_ids: Sequence[str], path_prefix: str, visit: int) -> list[NodeRow]:
         bindings = (run_no, self._many(node_ids), path_prefix, path_prefix + _LAST, visit)
-        return [NodeRow._make(row) for row in self._rows("nodes_under", bindings)]
+        return list(map(NodeRow._make, self._rows("nodes_under", bindings)))
 
     def open_waits(self, run_nos: Sequence[int]) -> list[WaitRow]:
-        return [WaitRow._make(row) for row in self._rows("open_waits", (self._many(run_nos),))]
+        return list(map(WaitRow._make, self._rows("open_waits", (self._many(run_nos),))))
 
     def set_timers(self, run_nos: Sequence[int]) -> list[TimerRow]:
-        return [TimerRow._make(row) for row in self._rows("set_timers", (self._many(run_nos),))]
+        return list(map(TimerRow._make, self._rows("set_timers", (self._many(run_nos),))))
 
     def due_timers(
         self,
@@ -161,7 +157,7 @@ class Queries(ABC):
             place = (due(after.due_at, lasting, now, elapsed), after.run_no, after.timer)
         bindings = (now, limit, self._many(workflows), self._maybe(root_nos), *place, self._maybe(queues), FORMAT)
         rows = self._rows("due_timers", (*bindings, *self._elapsed(elapsed)))
-        return [TimerRow._make(row) for row in rows]
+        return list(map(TimerRow._make, rows))
 
     def waits_for_ended(self, after_no: int = 0, limit: int = 2_000) -> tuple[list[tuple[int, str]], int]:
         ((last_no, count),) = self._rows("page_of_waits_for_children", (after_no, limit))
@@ -180,7 +176,7 @@ class Queries(ABC):
             rows = self._rows("events", page)
         else:
             rows = self._rows("events_of_types", (*page, self._many(types)))
-        own = [EventRow._make(row) for row in rows]
+        own = list(map(EventRow._make, rows))
         origin = self._origin(run_no) if not own or own[0].seq > after + 1 else None
         if origin is None or origin[1] <= after:
             return own
@@ -223,7 +219,7 @@ class Queries(ABC):
         return linked
 
     def branches(self, run_no: int) -> list[BranchRow]:
-        return [BranchRow._make(row) for row in self._rows("branches", (run_no,))]
+        return list(map(BranchRow._make, self._rows("branches", (run_no,))))
 
     def _origin(self, run_no: int) -> tuple[int, int] | None:
         """The run whose journal is the beginning of this one's, and up to which event."""
@@ -235,10 +231,10 @@ class Queries(ABC):
             rows = self._rows("new_messages_unowned")
         else:
             rows = self._rows("new_messages_of", (self._many(run_nos),))
-        return [MessageRow._make(row) for row in rows]
+        return list(map(MessageRow._make, rows))
 
     def held_messages(self, run_nos: Sequence[int]) -> list[MessageRow]:
-        return [MessageRow._make(row) for row in self._rows("held_messages", (self._many(run_nos),))]
+        return list(map(MessageRow._make, self._rows("held_messages", (self._many(run_nos),))))
 
     def message(self, message_id: str) -> MessageRow | None:
         rows = self._rows("message", (message_id,))
@@ -260,14 +256,14 @@ class Queries(ABC):
             rows = self._rows("asked_of_assignee", (*page, assignee))
         else:
             rows = self._rows("asked", page)
-        return [_asked_row(row) for row in rows]
+        return list(map(_asked_row, rows))
 
     def wait(self, wait_id: str) -> list[AskedRow]:
         found = [_asked_row(row) for row in self._rows("waits_by_id", (wait_id, wait_id + _LAST))]
         return [row for row in found if row.wait.wait_id == wait_id] or found
 
     def baskets(self) -> list[BasketRow]:
-        return [BasketRow._make(row) for row in self._rows("baskets")]
+        return list(map(BasketRow._make, self._rows("baskets")))
 
     def unowned_versions(self) -> list[tuple[str, int]]:
         return self._rows("unowned_versions", (FORMAT,))
@@ -294,7 +290,7 @@ class Queries(ABC):
         return count
 
     def engines(self) -> list[EngineRow]:
-        return [EngineRow._make(row) for row in self._rows("engines")]
+        return list(map(EngineRow._make, self._rows("engines")))
 
     def loads(self) -> dict[str, int]:
         return dict(self._rows("loads"))
@@ -335,18 +331,18 @@ class Queries(ABC):
             bindings = (*bindings, before)
         elif check == "format":
             bindings = (*bindings, FORMAT)
-        found = [Suspect._make(row) for row in self._rows(f"suspect_{check}", bindings)]
+        found = list(map(Suspect._make, self._rows(f"suspect_{check}", bindings)))
         return sorted(found, key=lambda one: (one.run_no, one.node or "", one.path or "", one.found))
 
     def versions(self) -> list[VersionRow]:
-        return [VersionRow._make(row) for row in self._rows("all_versions")]
+        return list(map(VersionRow._make, self._rows("all_versions")))
 
 
 def _evidence(ask: Ask, run_no: int, after: int, limit: int | None) -> Evidence:
     rows = ask("run_by_no", (run_no,))
-    run = run_row(rows[0]) if rows else None
-    events = [EventRow._make(row) for row in ask("events", (run_no, after, NUMBER_MAX if limit is None else limit))]
-    branches = [BranchRow._make(row) for row in ask("branches", (run_no,))]
+    run = RunRow(*rows[0]) if rows else None
+    events = list(map(EventRow._make, ask("events", (run_no, after, NUMBER_MAX if limit is None else limit))))
+    branches = list(map(BranchRow._make, ask("branches", (run_no,))))
     if limit is not None and len(events) == limit:
         return Evidence(run, events, branches, False)
     return Evidence(
@@ -354,8 +350,8 @@ def _evidence(ask: Ask, run_no: int, after: int, limit: int | None) -> Evidence:
         events,
         branches,
         True,
-        [NodeRow._make(row) for row in ask("nodes", (run_no,))],
-        [WaitRow._make(row) for row in ask("waits_of_run", (run_no,))],
-        [TimerRow._make(row) for row in ask("timers_of_run", (run_no,))],
-        [MessageRow._make(row) for row in ask("messages_of_run", (run_no,))],
+        list(map(NodeRow._make, ask("nodes", (run_no,)))),
+        list(map(WaitRow._make, ask("waits_of_run", (run_no,)))),
+        list(map(TimerRow._make, ask("timers_of_run", (run_no,)))),
+        list(map(MessageRow._make, ask("messages_of_run", (run_no,)))),
     )

@@ -1,20 +1,18 @@
 """SQL files: the statements, the schema and the migrations of a driver, read from its `.sql` files.
 
-Owns: finding the named blocks, repeating a row's template as often as there are rows, the order of migrations and their
-checksums, and which of them a database still needs.
-Never: puts a value into SQL: what is repeated is in the file, and values are always bound. Applies no migration
-(see sqlite_opening.py and postgres_schema.py).
-Invariants: a name stands for one block of one driver. Row counts are `SIZES`, so that few different statements exist
-and each is prepared once. The statements of a migration that was released never change. schema.sql is what all of them
-lead to (a test compares), and is the only one until the schema first changes after the first release: then copy it to
-migrations/0001_initial.sql, write the change as migrations/0002_NAME.sql, and change schema.sql as well.
+Owns: finding the named blocks, the order of migrations and their checksums, and which of them a database still needs.
+Never: puts a value into SQL: values are always bound. Applies no migration (see sqlite_opening.py and
+postgres_schema.py).
+Invariants: a name stands for one block of one driver. The statements of a migration that was released never change.
+schema.sql is what all of them lead to (a test compares), and is the only one until the schema first changes after the
+first release: then copy it to migrations/0001_initial.sql, write the change as migrations/0002_NAME.sql, and change
+schema.sql as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -22,39 +20,7 @@ from typing import NamedTuple
 
 from holdfast.model.errors import NewerStore, StoreError
 
-SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
-"""Rows of one statement. More than 64 were not quicker when measured, and the writer holds the GIL while it binds them.
-Three is what one step of one run appends to its journal: a single run waits for every statement."""
-
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_ROW_MARK = "/*row*/"
-
-
-class Repeated:
-    """A statement whose row template is repeated: `batches` splits any number of rows into prepared sizes."""
-
-    __slots__ = ("_few", "_texts")
-
-    def __init__(self, name: str, text: str) -> None:
-        try:
-            before, row, after = text.split(_ROW_MARK)
-            row = row.replace(" ", "")  # a prepared statement is found by its text, however long that is
-        except ValueError:
-            raise ValueError(f"the statement {name} needs exactly one row between two {_ROW_MARK}") from None
-        self._texts = [(size, before + ",".join([row] * size) + after) for size in SIZES]
-        self._few = [self._cut(count) for count in range(SIZES[0] + 1)]
-
-    def batches(self, count: int) -> Sequence[tuple[int, int, str]]:
-        """(from, to, sql) for `count` rows, the largest statements first."""
-        return self._few[count] if count < len(self._few) else self._cut(count)
-
-    def _cut(self, count: int) -> list[tuple[int, int, str]]:
-        batches, start = [], 0
-        for size, sql in self._texts:
-            while count - start >= size:
-                batches.append((start, start + size, sql))
-                start += size
-        return batches
 
 
 @cache

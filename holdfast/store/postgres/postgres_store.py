@@ -21,7 +21,6 @@ from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.postgres.group_statement import GroupWriter, portions, state_of_run
 from holdfast.store.postgres.postgres_access import PostgresAccess
 from holdfast.store.postgres.postgres_connections import describe, in_transaction
-from holdfast.store.queries import run_row
 from holdfast.store.row_types import (
     Check,
     Commit,
@@ -132,7 +131,7 @@ class PostgresStore(PostgresAccess):
             self._note(taken)
             return [*won, *(row[:-1] for row in map(tuple, taken))]
 
-        return {row[0]: run_row(tuple(row)) for row in self._do(take)}
+        return {row[0]: RunRow(*row) for row in self._do(take)}
 
     def release(self, engine: str, leases: Sequence[tuple[int, int]], unused: bool = False) -> int:
         return len(self._write("release", (*self._pairs(sorted(leases)), engine, unused))) if leases else 0

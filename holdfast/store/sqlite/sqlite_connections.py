@@ -1,9 +1,9 @@
-"""SQLite connections: opening the file, its settings, and who may use which connection.
+"""SQLite connections: opening the file, and its settings.
 
-Owns: addresses, file modes, pragmas, waiting for other processes, the pool of readers, what an apsw error means.
+Owns: addresses, file modes, pragmas, waiting for other processes, what an apsw error means.
 Never: knows a table of ours (see sqlite_store.py) or changes the schema (see sqlite_opening.py).
-Invariants: one writer; readers are read-only connections and never checkpoint. No two threads use a connection at a
-time: readers are lent, the writer has a lock (see sqlite_store.py).
+Invariants: readers are read-only connections and never checkpoint. No two threads use a connection at a time: readers
+are lent (see sqlite_reads.py), the one writer has a lock (see sqlite_store.py).
 On crash: SQLite recovers from the WAL at the next open; nothing needs to be undone.
 """
 
@@ -12,12 +12,10 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
@@ -38,9 +36,6 @@ CHECKPOINT_PAGES = 4_000
 """16 MiB of WAL before it is copied into the database. Against SQLite's 1,000 pages: 100 long runs 29 instead of 35 us
 a step, as the same pages are copied less often; 1,000 short ones no clear difference. Opening after a crash reads the
 WAL (12 ms for 4,000 pages, 4 ms for 1,100), so it should not be much more."""
-
-IDLE_READERS_MAX = 8
-"""Reader connections kept open; each costs two file handles and its page cache."""
 
 CACHE_KIB = 16_000
 """The writer's pages in memory: a group of 1,000 runs must not spill into the WAL before its commit."""
@@ -152,97 +147,6 @@ def _is_damaged(error: Exception) -> bool:
 _UNREADABLE_PAGE = frozenset(
     {apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS}
 )
-
-
-class Readers:
-    """Reader connections, lent to one caller at a time. Any thread may borrow one."""
-
-    def __init__(self, path: Path, vfs: str | None) -> None:
-        self._path = path
-        self._vfs = vfs
-        self._idle: list[apsw.Connection] = []
-        self._lock = threading.Lock()
-        self._lent = 0
-        self._is_closed = False
-        self._when_all_are_back: Callable[[], None] | None = None
-
-    def borrow(self) -> apsw.Connection:
-        with self._lock:
-            self._lent += 1
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass
-        try:
-            return self.connect()
-        except BaseException:
-            self._came_back()
-            raise
-
-    def give_back(self, connection: apsw.Connection) -> None:
-        with self._lock:
-            is_kept = not self._is_closed and len(self._idle) < IDLE_READERS_MAX
-            if is_kept:
-                self._idle.append(connection)
-        if not is_kept:
-            connection.close(True)
-        self._came_back()
-
-    def _came_back(self) -> None:
-        with self._lock:
-            self._lent -= 1
-            told = None if self._lent else self._when_all_are_back
-        if told is not None:
-            told()
-
-    def rows(self, sql: str, bindings: tuple[Any, ...]) -> list[Any]:
-        """All rows of one statement."""
-        reader = self.borrow()
-        try:
-            return _fetch(reader, sql, bindings)
-        finally:
-            self.give_back(reader)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Callable[[str, tuple[Any, ...]], list[Any]]]:
-        """Give a function that returns all rows of a statement; all of its calls read the same moment."""
-        reader = self.borrow()
-        try:
-            reader.execute("BEGIN")
-            try:
-                yield lambda sql, bindings: _fetch(reader, sql, bindings)
-            finally:
-                reader.execute("COMMIT")
-        finally:
-            self.give_back(reader)
-
-    def connect(self) -> apsw.Connection:
-        """Make a connection that the caller keeps and closes."""
-        return connect_file(self._path, apsw.SQLITE_OPEN_READONLY, self._vfs)
-
-    def close(self) -> None:
-        """Close the idle ones now, and the lent ones when they are returned."""
-        with self._lock:
-            self._is_closed = True
-        while self._idle:  # another thread may borrow one at this moment
-            with suppress(IndexError):
-                self._idle.pop().close(True)
-
-    def when_all_are_back(self, told: Callable[[], None]) -> None:
-        """Call this, once, when no connection is lent any more; after `close`."""
-        with self._lock:
-            is_now = not self._lent
-            if not is_now:
-                self._when_all_are_back = told
-        if is_now:
-            told()
-
-
-def _fetch(reader: apsw.Connection, sql: str, bindings: tuple[Any, ...]) -> list[Any]:
-    try:
-        return reader.execute(sql, bindings).fetchall()
-    except apsw.BusyError:
-        return patiently(lambda: reader.execute(sql, bindings).fetchall())
 
 
 def connect_file(path: Path, flags: int, vfs: str | None) -> apsw.Connection:

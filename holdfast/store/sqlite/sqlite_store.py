@@ -1,7 +1,8 @@
 """SQLite: the store of one machine, in one file.
 
 Owns: opening and closing, the transaction around a group and around every other write, what a failed COMMIT means.
-Never: decides what is written (the engine), in which statements (sqlite_writes.py), or reads (queries.py).
+Never: decides what is written (the engine), in which statements (sqlite_writes.py), or reads
+(sqlite_reads.py).
 Invariants: one writer connection, one transaction at a time. What returned is on the disk (WAL, synchronous=FULL).
 "database is locked" never leaves this module. A COMMIT whose outcome is unknown closes the store for good.
 On crash: SQLite recovers from the WAL at the next open: every commit that returned is there, and none in part.
@@ -19,22 +20,20 @@ from typing import Any, Final, TypeVar, cast
 import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreGone
-from holdfast.model.timers import Elapsed
-from holdfast.store.queries import Ask, Queries
 from holdfast.store.row_types import Check, Commit, CommitResult, EngineRow, Health, MessageRow, Rebuilt, RunRow, Sent
 from holdfast.store.sql_files import load, migrations
 from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
 from holdfast.store.sqlite.sqlite_connections import (
     CHECKPOINT_PAGES,
-    Readers,
     Waiting,
     database_path,
     patiently,
     translated,
 )
 from holdfast.store.sqlite.sqlite_opening import find_file, open_memory, open_writer
-from holdfast.store.sqlite.sqlite_writes import as_json, claim, close_inbox, rebuild, release, send, write_group
+from holdfast.store.sqlite.sqlite_reads import Readers, SqliteReads
+from holdfast.store.sqlite.sqlite_writes import claim, close_inbox, rebuild, release, send, write_group
 
 _SQL = load("sqlite")
 _T = TypeVar("_T")
@@ -45,7 +44,7 @@ class _Busy(Exception):
     """Another process writes, and the caller cannot wait."""
 
 
-class SqliteStore(Queries):
+class SqliteStore(SqliteReads):
     """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
 
     Any thread may call any operation. Raises StoreError or one of its kinds, and OutcomeUnknown from one that writes.
@@ -223,7 +222,7 @@ class SqliteStore(Queries):
     def send(self, messages: Sequence[MessageRow]) -> list[Sent]:
         return self._transaction(lambda cursor: send(cursor, messages)) if messages else []
 
-    # reading (the operations are in queries.py) -----------------------------------------------------------------
+    # reading (see sqlite_reads.py and queries.py) -----------------------------------------------------------------
 
     def now(self) -> int:
         return time.time_ns() // 1_000
@@ -242,26 +241,6 @@ class SqliteStore(Queries):
         finally:
             self._lock.release()
 
-    def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
-        return elapsed or ("", 0)
-
-    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        return as_json(values)
-
-    def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
-        return (as_json(values),)
-
-    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        self._check()
-        readers = self._readers
-        if readers is None:
-            with self._lock:
-                return self._check().execute(_SQL[name], bindings).fetchall()
-        try:
-            return readers.rows(_SQL[name], bindings)
-        except apsw.Error as error:
-            raise translated(error, self._where) from error
-
     def health(self, *, thorough: bool) -> Health:
         said = [str(text) for (text,) in self._rows("integrity_check")] if thorough else ["ok"]
         (schema,) = self._rows("schema_version")[0]
@@ -270,19 +249,6 @@ class SqliteStore(Queries):
             kept = self._path is None or writer.pragma("journal_mode") == "wal"
             durable = kept and writer.pragma("synchronous") == _SYNCHRONOUS_FULL
         return Health([] if said == ["ok"] else said, durable, schema, len(migrations("sqlite")))
-
-    def _at_one_moment(self, work: Callable[[Ask], _T]) -> _T:
-        self._check()
-        readers = self._readers
-        if readers is None:
-            with self._lock:
-                execute = self._check().execute
-                return work(lambda name, bindings: execute(_SQL[name], bindings).fetchall())
-        try:
-            with readers.snapshot() as fetch:
-                return work(lambda name, bindings: fetch(_SQL[name], bindings))
-        except apsw.Error as error:
-            raise translated(error, self._where) from error
 
     # repairs ---------------------------------------------------------------------------------------------------
 

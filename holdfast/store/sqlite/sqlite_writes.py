@@ -2,7 +2,8 @@
 
 Owns: the order of the statements of a group, the fence, and finding the one commit that makes the group fail.
 Never: begins or ends the transaction (see sqlite_store.py), or reads a payload.
-Invariants: the fence comes first. Rows of one commit are written together or not at all.
+Invariants: the fence comes first. Rows of one commit are written together or not at all. A statement has as many rows
+as one of `SIZES`, so that few different statements exist and each is prepared once.
 On crash: the transaction was not committed, so nothing happened.
 """
 
@@ -18,7 +19,6 @@ from msgspec.structs import astuple
 
 from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import BRANCH_REQUESTS
-from holdfast.store.queries import run_row
 from holdfast.store.row_types import (
     Commit,
     CommitResult,
@@ -28,7 +28,8 @@ from holdfast.store.row_types import (
     RunStep,
     Sent,
 )
-from holdfast.store.sql_files import Repeated, load
+from holdfast.store.sql_files import load
+from holdfast.store.sqlite.sqlite_reads import as_json
 
 BAD_COMMIT = (
     apsw.BindingsError,
@@ -42,6 +43,40 @@ BAD_COMMIT = (
     ValueError,
 )
 """Errors that the rows of one commit can cause. Everything else is the disk's, the connection's or the process's."""
+
+SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
+"""Rows of one statement. More than 64 were not quicker when measured, and the writer holds the GIL while it binds them.
+Three is what one step of one run appends to its journal: a single run waits for every statement."""
+
+_ROW_MARK = "/*row*/"
+
+
+class Repeated:
+    """A statement whose row template is repeated: `batches` splits any number of rows into prepared sizes."""
+
+    __slots__ = ("_few", "_texts")
+
+    def __init__(self, name: str, text: str) -> None:
+        try:
+            before, row, after = text.split(_ROW_MARK)
+            row = row.replace(" ", "")  # a prepared statement is found by its text, however long that is
+        except ValueError:
+            raise ValueError(f"the statement {name} needs exactly one row between two {_ROW_MARK}") from None
+        self._texts = [(size, before + ",".join([row] * size) + after) for size in SIZES]
+        self._few = [self._cut(count) for count in range(SIZES[0] + 1)]
+
+    def batches(self, count: int) -> Sequence[tuple[int, int, str]]:
+        """(from, to, sql) for `count` rows, the largest statements first."""
+        return self._few[count] if count < len(self._few) else self._cut(count)
+
+    def _cut(self, count: int) -> list[tuple[int, int, str]]:
+        batches, start = [], 0
+        for size, sql in self._texts:
+            while count - start >= size:
+                batches.append((start, start + size, sql))
+                start += size
+        return batches
+
 
 _SQL = load("sqlite")
 _MOVE_RUNS = Repeated("move_runs", _SQL["move_runs"])
@@ -247,7 +282,7 @@ def claim(cursor: apsw.Cursor, engine: str, run_nos: Sequence[int]) -> dict[int,
     for row in _decode_winnable(cast(bytes, found)):
         row[_HEAD_HASH] = bytes.fromhex(row[_HEAD_HASH])
         row[_FOLD] = None if row[_FOLD] is None else row[_FOLD].encode(errors="surrogateescape")
-        won[row[0]] = run_row(row)
+        won[row[0]] = RunRow(*row)
     if won:
         cursor.execute(_SQL["claim"], (engine, as_json(list(won))))
     return won
@@ -307,8 +342,3 @@ def rebuild(cursor: apsw.Cursor, rebuilt: Rebuilt) -> bool:
 def close_inbox(cursor: apsw.Cursor, run_no: int) -> int:
     ((_, is_finished),) = cursor.execute(_SQL["are_runs_finished"], (as_json([run_no]),)).fetchall() or [(0, 0)]
     return cursor.execute(_SQL["close_inbox"], (run_no,)).connection.changes() if is_finished else 0
-
-
-def as_json(values: Sequence[int] | Sequence[str] | Sequence[tuple[int | str, int]]) -> str:
-    """Bind a list as one value; SQLite expands it with json_each."""
-    return msgspec.json.encode(values).decode()

@@ -24,7 +24,6 @@ from holdfast.model.journal_format import is_newer
 from holdfast.model.plans import Plan, compile_definition
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.store.contract import Store
-from holdfast.store.queries import run_row
 from holdfast.store.row_types import Commit, EventRow, Evidence, MessageRow, NodeRow, RunRow
 from holdfast.testing.simulation.database import Image
 from holdfast.testing.simulation.process import Process
@@ -222,7 +221,7 @@ class Oracle:
         return _Seen(known, (*known.broken, *broken), number, row[_TOKEN], row[_ENGINE])
 
     def _beginning(self, image: Image) -> _Judged:
-        row = run_row(image[0][0][:-1])
+        row = RunRow(*image[0][0][:-1])
         version = self._store.version(row.workflow, row.version)
         assert version is not None
         key = (row.run_no, row.run_id, version.hash, row.version)
@@ -250,7 +249,7 @@ class Oracle:
         if row[-1]:  # there are rows of other kinds
             evidence = self._store.evidence(audit.run_no, audit.seq)
         else:
-            evidence = Evidence(run_row(row[:-1]), [], [], True, [NodeRow._make(node) for node in others])
+            evidence = Evidence(RunRow(*row[:-1]), [], [], True, [NodeRow._make(node) for node in others])
         return tuple(Broken(v.code, v.what) for v in audit.compare(evidence))
 
     # --- at the end ----------------------------------------------------------------------------------------------

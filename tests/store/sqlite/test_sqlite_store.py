@@ -36,11 +36,13 @@ from holdfast.model.limits import LOG_BYTES
 from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.store.queries import Ask
 from holdfast.store.row_types import OF_PEOPLE, EngineRow
-from holdfast.store.sql_files import SIZES, Migration, Repeated, load, migrations, migrations_in, schema
+from holdfast.store.sql_files import Migration, load, migrations, migrations_in, schema
 from holdfast.store.sqlite import sqlite_opening
-from holdfast.store.sqlite.sqlite_connections import Readers, database_path
+from holdfast.store.sqlite.sqlite_connections import database_path
 from holdfast.store.sqlite.sqlite_opening import APPLICATION_ID, migrate
+from holdfast.store.sqlite.sqlite_reads import Readers
 from holdfast.store.sqlite.sqlite_store import SqliteStore
+from holdfast.store.sqlite.sqlite_writes import SIZES, Repeated
 from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
 
 ROOT = Path(__file__).parents[3]
