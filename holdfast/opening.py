@@ -17,11 +17,12 @@ from holdfast.authoring import functions
 from holdfast.engine import event_loop
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine_settings import from_environment
+from holdfast.handlers import NAMES
 from holdfast.inspect import wait_views
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.errors import RunSuspended, UsageError
 from holdfast.store.urls import outlives_process, store_at
-from holdfast.worker import builtin_handlers, trust
+from holdfast.worker import trust
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.loading import refuse_while_importing
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 log = logging.getLogger("holdfast.engine")
 DEFAULT_URL = "sqlite:///holdfast.db"
-assert builtin_handlers.NAMES  # importing it registered them
+assert NAMES  # importing the package registered the built-in handlers
 
 
 def default_url() -> str:

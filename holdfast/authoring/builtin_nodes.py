@@ -74,7 +74,8 @@ def ask(
         steps = escalations(escalate)
     if steps:
         options["escalate"] = steps
-    args = {"question": trace.expr(question, str, what="hf.ask"), "options": trace.expr(options, what="hf.ask")}
+    args = {"question": trace.expr(question, str, what="hf.ask")}
+    args |= {name: trace.expr(value, what="hf.ask") for name, value in options.items()}
     for name, value in (("about", about), ("assignee", assignee), ("basket", basket)):
         if value is not None:
             args[name] = trace.expr(value, what=f"hf.ask: {name}")

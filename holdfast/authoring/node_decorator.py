@@ -24,7 +24,7 @@ from holdfast.model import handlers
 from holdfast.model.current import BodyContext, bare_context, current_body, receiving
 from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.expressions import Expr
-from holdfast.model.handlers import Handler, Parameter, compensation_problem, inputs_taken
+from holdfast.model.handlers import ALIASES, Handler, Parameter, compensation_problem, inputs_taken
 from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.problems import PRIORITIES, Problem, priority_problem
 from holdfast.model.schemas import schema_of
@@ -301,6 +301,8 @@ def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) ->
         raise UsageError("a lambda has no name to be found by; write a function, or give @hf.node(name=...)")
     if name is not None and (name.startswith("holdfast.") or not name.rpartition(".")[2]):
         raise UsageError(f"{what}: {name!r} cannot be a handler's name (names under 'holdfast.' are its own)")
+    if name in ALIASES:
+        raise UsageError(f"{what}: {name!r} is the name of a built-in handler in documents; choose another one")
     asynchronous = inspect.iscoroutinefunction(fn)
     if options.inline and (asynchronous or options.process):
         raise UsageError(f"{what}: inline=True is for quick sync functions, without process=True")

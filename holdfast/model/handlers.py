@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from holdfast.model.definition import Definition
+from holdfast.model.schemas import schema_of
 from holdfast.model.values import decoder
 
 BodyKind = Literal["async", "sync", "inline", "process"]
@@ -31,7 +32,7 @@ class Parameter(msgspec.Struct, frozen=True):
     keyword_only: bool = False
 
 
-class Handler(msgspec.Struct, frozen=True, kw_only=True):
+class Handler(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A node's function and what the engine needs to know about it."""
 
     name: str
@@ -58,6 +59,26 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
                 break
             positional.append(rest.pop(p.name))
         return [*positional, *extra], rest
+
+    @functools.cached_property
+    def config_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its arguments by name, as one object: what a document may write as its config."""
+        named = {p.name: schema_of(p.annotation) or {} for p in self.params if not p.variadic}
+        parts: dict[str, Any] = {}
+        for name, schema in named.items():
+            own = schema.get("$defs", {})
+            if any(parts.get(part, found) != found for part, found in own.items()):
+                named[name] = {}  # two classes of one name: what one of them is like cannot be said
+                continue
+            parts |= own
+            named[name] = {key: value for key, value in schema.items() if key != "$defs"}
+        schema = {
+            "type": "object",
+            "properties": named,
+            "required": [p.name for p in self.params if p.required],
+            "additionalProperties": any(p.variadic == "**" for p in self.params),
+        }
+        return schema | {"$defs": parts} if parts else schema
 
     @property
     def _positional_only(self) -> bool:
@@ -90,6 +111,23 @@ class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return decoder(self.returns)
 
 
+ALIASES: Final = {
+    "ask": "holdfast.ask",
+    "call_external_service": "holdfast.http",
+    "child": "holdfast.child",
+    "http": "holdfast.http",
+    "input": "holdfast.input",
+    "llm": "holdfast.llm",
+    "llm_service": "holdfast.llm",
+    "output": "holdfast.output",
+    "python": "holdfast.python",
+    "receive": "holdfast.receive",
+    "shell": "holdfast.shell",
+    "sleep": "holdfast.sleep",
+    "transform": "holdfast.transform",
+}
+"""The names of built-in handlers in documents, and those that definitions store."""
+
 _handlers: dict[str, Callable[[], Handler]] = {}
 _workflows: dict[str, Callable[[], RegisteredWorkflow]] = {}
 _strict: set[str] = set()
@@ -105,6 +143,11 @@ def find(name: str) -> Handler | None:
     """The handler of this name, if its code is loaded in this process."""
     resolve = _handlers.get(name)
     return resolve() if resolve else None
+
+
+def stored_name(name: str) -> str:
+    """The name by which definitions store a handler that a document names: of a built-in one, its full name."""
+    return ALIASES.get(name, name)
 
 
 def names() -> list[str]:

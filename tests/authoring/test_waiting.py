@@ -101,7 +101,7 @@ def test_a_question_is_a_node_whose_output_has_the_type_of_its_answer() -> None:
     assert (ask.uses, ask.returns) == ("holdfast.ask", DECISION)
     assert ask.args == {
         "question": "Ship?",
-        "options": ["const", {"schema": DECISION}],
+        "schema": ["const", DECISION],
         "about": ["node", "load"],
         "basket": "finance",
         "deadline": 172800.0,
@@ -139,10 +139,10 @@ def test_reminders_escalations_and_defaults_are_data() -> None:
         )
 
     args = by_id(graph_of(build))["ask"].args
-    assert args["options"][1]["remind"] == 86400.0
-    assert args["options"][1]["escalate"] == [
-        {"after": 172800.0, "assignee": "boss"},
-        {"after": 259200.0, "basket": "managers"},
+    assert args["remind"] == 86400.0
+    assert args["escalate"] == [
+        "const",
+        [{"after": 172800.0, "assignee": "boss"}, {"after": 259200.0, "basket": "managers"}],
     ]
     assert args["default"] == ["const", {"approved": False, "note": ""}]
 

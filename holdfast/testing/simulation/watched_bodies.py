@@ -36,8 +36,8 @@ from holdfast.worker.tries import Try
 
 R = TypeVar("R")
 Done = Callable[[Any, BaseException | None], None]
-_OWN = "holdfast.worker.builtin_handlers"
-"""The module of the engine's own bodies (sleeping, waiting for a child), which are no effects."""
+_OWN = ("holdfast.handlers.waiting", "holdfast.handlers.passing")
+"""The modules of built-in bodies that only wait or return their argument: they are no effects."""
 _BINDERS: dict[str, Binder] = {}
 """Binders of handlers as registered; a watched one binds like the plain one, in every process of every schedule."""
 
