@@ -10,9 +10,11 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import TypeGuard
 
 import pytest
 
+from holdfast.cli.main import COMMANDS
 from tests import tidy_code
 from tests.tidy_code import ROOT
 
@@ -254,6 +256,21 @@ def test_sentences_name_who_acts() -> None:
     )
 
 
+def test_commands_are_spelled_in_one_place_below_the_command_line() -> None:
+    """Errors and readers name a verb and its arguments; `command_line` makes the command of them."""
+    spelled = re.compile(rf"holdfast (?:{'|'.join(COMMANDS)})\b")
+    below = {name: tree for name, tree in tidy_code.trees("holdfast").items() if tidy_code.package(name) != "cli"}
+    for name, tree in below.items():
+        found = sorted(text for text in tidy_code.messages(tree) if spelled.search(text))
+        assert not found, f"{name}: use command_line of holdfast/model/views.py instead: {found}"
+
+
+def test_commands_named_below_the_command_line_exist() -> None:
+    for name, tree in tidy_code.trees("holdfast").items():
+        named = {call.args[0].value for call in tidy_code.calls(tree, "command_line") if _is_text(call.args[0])}
+        assert named <= COMMANDS.keys(), f"{name} names commands that do not exist: {_listed(named - COMMANDS.keys())}"
+
+
 # --- the checks themselves --------------------------------------------------------------------------------------------
 
 
@@ -310,6 +327,10 @@ def _compare(found: set[str], allowed: set[str], list_name: str, advice: str) ->
     new, stale = sorted(found - allowed), sorted(allowed - found)
     assert not new, "\n".join(f"{name} {advice}" for name in new)
     assert not stale, f"well done; remove these from {list_name} in tests/test_tidy.py: {_listed(stale)}"
+
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -65,6 +65,21 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
+def messages(tree: ast.Module) -> Iterator[str]:
+    """Every string of a module that is a value: no docstrings."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def calls(tree: ast.Module, function: str) -> Iterator[ast.Call]:
+    """The calls of a function with positional arguments."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == function and node.args:
+            yield node
+
+
 def imports() -> dict[str, set[str]]:
     """Which modules each module imports, in functions and under TYPE_CHECKING as well."""
     ours, graph = modules(), dict[str, set[str]]()

@@ -1,6 +1,7 @@
 """Wording: how waits, statuses and the end of a run are worded, with the command that acts on each.
 
-Owns: the one table of "a wait in words", sentences that name a verb, and commands that can be pasted.
+Owns: lines about waits (made of the clauses in model/views.py), sentences that name a verb, and commands that can be
+pasted.
 Never: reads more than it words; drives anything.
 """
 
@@ -16,6 +17,7 @@ from holdfast.cli import configuration, output
 from holdfast.inspect.wait_views import only_outside_moves, waits_of
 from holdfast.inspect.why import why
 from holdfast.model import events as ev
+from holdfast.model import views
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
@@ -38,27 +40,8 @@ MESSAGE_WIDTH = 300
 
 
 def wait_text(wait: Wait, now: int) -> str:
-    """A wait behind the name of the node that waits: `asks ada: Ship this order?`, `waits for signal packed`."""
-    match wait.kind:
-        case "input":
-            whom = [wait.assignee] * bool(wait.assignee) + [f"in {wait.basket}"] * bool(wait.basket)
-            return f"{' '.join(('asks', *map(str, whom)))}: {wait.question}"
-        case "signal":
-            return f"waits for signal {wait.name}"
-        case "basket":
-            error = f": {wait.error.get('message', '')}" if wait.error else ""
-            return f"is in basket {wait.basket}{error}"
-        case "pause":
-            return str(wait.question)
-        case "timer" if wait.until is not None:
-            return f"sleeps for {_left(wait.until, now)} more"
-        case ev.STEP_RETRY if wait.until is not None:
-            return f"retries step {wait.name} in {_left(wait.until, now)}"
-        case "child":
-            return f"waits for run {wait.child}" if wait.child else "waits for a child run"
-        case "hold":
-            return f"is on hold: {wait.question}"
-    return f"waits for {wait.kind}"
+    """What a node or run waits for, with the time that is left of it."""
+    return views.wait_text(wait, "" if wait.until is None else _left(wait.until, now))
 
 
 def _left(until: datetime, now: int) -> str:
@@ -75,11 +58,10 @@ def waits_text(waits: Sequence[Wait], now: int) -> str:
 
 def wait_line(wait: Wait, now: int, *, of_run: str) -> str:
     """One wait of a run, or of a child that it waits for: where, what for, until when, and its id."""
-    where = "" if wait.node is None else f"{instance_text(wait.node, wait.path or '.')} "
     whose = "" if wait.run_id == of_run else f"run {wait.run_id}: "
     until = f", until {iso(wait.until)}" if wait.until is not None and wait.kind not in ("timer", ev.STEP_RETRY) else ""
     named = f" ({wait.wait_id})" if wait.kind in ("input", "basket", "pause") else ""
-    return output.line(f"{whose}{where}{wait_text(wait, now)}{until}{named}")
+    return output.line(f"{whose}{views.wait_place(wait)}{wait_text(wait, now)}{until}{named}")
 
 
 def wait_lines(waits: Sequence[Wait], now: int, run_id: str, options: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
-from holdfast.model.views import EventView, Wait, command_line, wait_ended_by, wait_words
+from holdfast.model.views import EventView, Wait, command_line, wait_ended_by, wait_place, wait_text
 from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
@@ -372,7 +372,9 @@ def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
     """The error for a caller that waits for a run which only a request from outside can move."""
     more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
     command = command_line(*wait_ended_by(waits[0], alone=len(waits) == 1)).strip("`")
-    return RunSuspended(f"run {run_id} {wait_words(waits[0])}{more}. Go on: {command}", run_id, tuple(waits), command)
+    waits_for = f"{wait_place(waits[0])}{wait_text(waits[0])}{more}"
+    message = f"run {run_id} is suspended: {waits_for}. To continue: {command}"
+    return RunSuspended(message, run_id, tuple(waits), command)
 
 
 def _keys(keys: str) -> str:

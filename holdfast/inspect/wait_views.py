@@ -1,14 +1,14 @@
 """Waits, and the status of a run, as people and programs see them.
 
-Owns: `Wait` from a row, its clause in a sentence (since when the run waits, for whom or what, until when, and what
-happens then), the status that is shown, whether only a request from outside can move a run, and which unfinished runs
-no engine drives.
+Owns: `Wait` from a row, its clause in a sentence with details (since when, until when, and what happens then),
+the status that is shown, whether only a request from outside can move a run, and which unfinished runs no engine
+drives.
 Never: changes anything; says which engine will drive a run (why.py does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.model import events as ev
@@ -18,7 +18,7 @@ from holdfast.model.limits import UNDRIVEN_COUNTED_MAX, WAITS_AT_ONCE
 from holdfast.model.naming import instance_text
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.timers import RUN_TIMEOUT, QuestionTimer, is_start_timer, question_timer
-from holdfast.model.views import Wait, humanize_duration, iso_or_none, times, when
+from holdfast.model.views import Wait, humanize_duration, iso_or_none, times, wait_text, when
 from holdfast.store.contract import Store
 from holdfast.store.records.state_rows import about_of, child_of
 from holdfast.store.row_types import AskedRow, NodeRow, RunRow, TimerRow, WaitRow
@@ -173,76 +173,66 @@ def _rests(
 
 
 class Reasons:
-    """What one run waits for, as of `now`."""
+    """What one run waits for, as of `now`: the clause of each wait, with its details in parentheses."""
 
-    def __init__(self, store: Store, timers: Sequence[TimerRow], now: int, say: Callable[..., str]) -> None:
+    def __init__(
+        self, store: Store, run: RunRow, timers: Sequence[TimerRow], now: int, say: Callable[..., str]
+    ) -> None:
         self._say = say
         self._store = store
+        self._run = run
         self._timers = timers
         self._now = now
 
-    def of(self, wait: WaitRow) -> str:
+    def of(self, row: WaitRow) -> str:
         """Why the run waits, as far as this wait is concerned."""
-        about = about_of(wait)
-        node = instance_text(wait.node or "?", wait.path or ".", wait.visit)
-        age = humanize_duration(self._now - wait.since)
+        wait = wait_view(self._run.run_id, self._run.workflow, row)
+        left = "" if row.until is None else humanize_duration(row.until - self._now)
+        place = "" if row.node is None else f"{instance_text(row.node, row.path or '.', row.visit)} "
+        return f"{place}{wait_text(wait, left)} ({'; '.join(self._details(row, about_of(row)))})"
+
+    def _details(self, wait: WaitRow, about: dict[str, Any]) -> Iterator[str]:
+        if wait.kind in ("input", "basket"):
+            yield wait.wait_id
+        yield f"since {self._instant(wait.since)}"
         match wait.kind:
-            case "timer":
-                return f"{node} has slept for {age}, and sleeps {self.until(wait.until)}"
+            case "timer" if wait.until is not None:
+                yield f"until {self._instant(wait.until)}"
             case ev.STEP_RETRY:
-                failures, attempt = about.get("attempt", 2) - 1, about.get("attempt", 2)
-                at = self._instant(wait.until or self._now)
-                step = f"step {about.get('name')} of {node}"
-                return f"{step} failed {times(failures)} and is tried again (attempt {attempt}) at {at}"
+                attempt, at = about.get("attempt", 2), self._instant(wait.until or self._now)
+                yield f"it failed {times(attempt - 1)}; attempt {attempt} is at {at}"
             case "child":
-                return f"{node} has waited for {age} for its child {self._child(child_of(wait))}"
-            case "input" if about.get("code") == "outcome_unknown":
-                question = about["question"]
-                return f"{node} has waited for {age} for an answer: {question} ({wait.wait_id})"
-            case "input":
-                details = [wait.wait_id, *self._steps(wait, about), *self._deadline(wait, about, "it is answered with")]
-                asked = f"{about.get('question')} ({'; '.join(details)})"
-                return f"{node} has waited for {age} for {_whom(wait)} to answer: {asked}"
-            case "signal":
-                end = "".join(f" ({text})" for text in self._deadline(wait, about, "it goes on with"))
-                return f"{node} has waited for {age} for the signal {about.get('name')!r}{end}"
+                yield self._child(child_of(wait))
+            case "input" | "signal":
+                yield from self._steps(wait, about)
+                yield from self._deadline(wait, about)
             case "basket":
-                return f"{node} has been in the basket {wait.basket} for {age} ({wait.wait_id}){_pended(about)}"
-            case "pause":
-                by = f" by {about['actor']}" if about.get("actor") else ""
-                reason = f" ({about['reason']})" if about.get("reason") else ""
-                return f"it was paused {age} ago{by}{reason}"
-        why = about.get("why", "its engine died, and it is unknown whether it was done")
-        return f"{node} has waited for {age} for a person to decide ({why})"
+                yield _resumed(about)
 
     def delays(self, nodes: Sequence[NodeRow]) -> list[str]:
         """Starts that are put off, and the end of the run's time."""
         put_off = [node for node in nodes if node.status == NodeStatus.SCHEDULED and node.not_before]
         limits = [timer for timer in self._timers if timer.timer == RUN_TIMEOUT]
-        return [self._put_off(node) for node in put_off] + [f"it may take {self.until(t.due_at)}" for t in limits]
-
-    def until(self, due_at: int | None) -> str:
-        return "without an end" if due_at is None else f"until {self._instant(due_at)}"
+        ends = [f"its timeout ends it at {self._instant(timer.due_at)}" for timer in limits]
+        return [self._put_off(node) for node in put_off] + ends
 
     def _put_off(self, node: NodeRow) -> str:
         name, at = instance_text(node.node, node.path, node.visit), self._instant(node.not_before)
         if not node.failures:
             return f"{name} starts at {at}, after its delay"
-        return f"{name} failed {times(node.failures)} and is tried again (attempt {node.attempt}) at {at}"
+        return f"{name} failed {times(node.failures)}; attempt {node.attempt} is at {at}"
 
     def _instant(self, at: int) -> str:
         apart = (
-            f"which was {humanize_duration(self._now - at)} ago"
-            if at <= self._now
-            else f"in {humanize_duration(at - self._now)}"
+            f"{humanize_duration(self._now - at)} ago" if at <= self._now else f"in {humanize_duration(at - self._now)}"
         )
         return f"{iso_or_none(at)}, {apart}"
 
     def _child(self, child: str | None) -> str:
         row = None if child is None else self._store.run(child)
         if row is None:
-            return f"{child}, which does not exist, so nothing will wake it"
-        return f"{child}, which is {shown_status(self._store, row)} ({self._say('why', row.run_id)})"
+            return "that run does not exist, so nothing will wake it"
+        return f"that run is {shown_status(self._store, row)}: {self._say('why', row.run_id)}"
 
     # --- until it is answered --------------------------------------------------------------------------------
 
@@ -260,33 +250,27 @@ class Reasons:
         step = about["escalate"][timer.number]
         to = [str(step["assignee"])] if "assignee" in step else []
         to += [f"the basket {step['basket']}"] if "basket" in step else []
-        return f"it goes to {' and '.join(to)} at {at}"
+        return f"it is reassigned to {' and '.join(to)} at {at}"
 
-    def _deadline(self, wait: WaitRow, about: dict[str, Any], goes_on: str) -> list[str]:
+    def _deadline(self, wait: WaitRow, about: dict[str, Any]) -> list[str]:
         if wait.until is None:
             return []
-        then = f"{goes_on} its default" if "default" in about else "the node fails"
+        then = "its default is used" if "default" in about else "the node fails"
         return [f"its deadline is {self._instant(wait.until)}: then {then}"]
 
 
-def _whom(wait: WaitRow) -> str:
-    basket = f" (basket {wait.basket})" if wait.basket else ""
-    return f"{wait.assignee or 'a person'}{basket}"
-
-
-def _pended(about: dict[str, Any]) -> str:
-    """What brought a node into its basket, and what resuming it means."""
-    error = (about.get("error") or {}).get("message")
+def _resumed(about: dict[str, Any]) -> str:
+    """What resuming a node in a basket means."""
     match about.get("mode"):
         case "next" if about.get("target"):
-            then = f"the run goes to {about['target']}"
+            then = f"the run continues at {about['target']}"
         case "next":
             then = "what follows it runs"
         case "same":
             then = "it runs again from its start"
         case _:
-            then = "it runs again, as another attempt,"
-    return (f" because of an error ({error})" if error else "") + f", and {then} when it is resumed"
+            then = "it runs again, as another attempt"
+    return f"when it is resumed, {then}"
 
 
 # --- runs that no engine drives -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from holdfast.model.limits import SUSPECT_RECOVERIES, WHY_NAMED_MAX
 from holdfast.model.naming import instance_text
 from holdfast.model.plans import handlers_of
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.model.views import Wait, command_line, humanize_duration, wait_ended_by
+from holdfast.model.views import WAIT_ENDS, Wait, command_line, humanize_duration, wait_ended_by
 from holdfast.store.contract import Store
 from holdfast.store.liveness import Locks, life_of
 from holdfast.store.records.run_records import creation_of, terminal_event
@@ -40,16 +40,6 @@ HOLDS = {
     "outcome_unknown": "find out whether its effect happened: resuming runs it again",
 }
 """What to do about a hold, by the code of its reason; of those that need commands, see `_advice`."""
-
-
-_ENDS = {
-    "input": "answers",
-    "signal": "sends it",
-    "basket": "resumes it",
-    "pause": "ends the pause",
-    "hold": "resumes it",
-}
-"""What the command does that ends a wait."""
 
 
 Say = Callable[..., str]
@@ -211,17 +201,17 @@ class _Telling:
         return found
 
     def _suspended(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
-        told = Reasons(self._store, timers, self._now, self._say)
-        reasons = [told.of(wait) for wait in _pause_first(waits)] + told.delays(nodes)
+        waiting = Reasons(self._store, self._row, timers, self._now, self._say)
+        reasons = [waiting.of(wait) for wait in _pause_first(waits)] + waiting.delays(nodes)
         if not reasons:
             return f"{self._run} is suspended and nothing can wake it; {self._command('doctor')} repairs it."
         return f"{self._run} waits: {self._list(reasons)}."
 
     def _running(self, waits: list[WaitRow], timers: list[TimerRow], nodes: list[NodeRow]) -> str:
         reasons = [self._body(node) for node in nodes if node.status == NodeStatus.RUNNING and node.scope is None]
-        told = Reasons(self._store, timers, self._now, self._say)
-        reasons += [told.of(wait) for wait in _pause_first(waits)]
-        reasons += told.delays(nodes)
+        waiting = Reasons(self._store, self._row, timers, self._now, self._say)
+        reasons += [waiting.of(wait) for wait in _pause_first(waits)]
+        reasons += waiting.delays(nodes)
         reasons += self._ticket()
         if not reasons:
             reasons = [self._place(node) for node in nodes if node.status == NodeStatus.SCHEDULED]
@@ -252,7 +242,7 @@ class _Telling:
         if any(wait.kind == "pause" for wait in waits):
             waits = [wait for wait in waits if wait.kind == "pause"]
         alone = len(waits) == 1
-        ways = [f"{self._say(*wait_ended_by(wait, alone=alone))} {_ENDS[wait.kind]}" for wait in waits]
+        ways = [f"{self._say(*wait_ended_by(wait, alone=alone))} {WAIT_ENDS[wait.kind]}" for wait in waits]
         text = f"To move it: {self._list(list(dict.fromkeys(ways)))}."
         if driven or not {wait.kind for wait in waits} & {"input", "signal"}:  # resuming it drives it as well
             return f"{text} {driven}".rstrip()

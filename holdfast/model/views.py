@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.model.limits import SECOND
+from holdfast.model.naming import instance_text
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -82,18 +83,44 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 # --- a wait in words ---------------------------------------------------------------------------------------------
 
 
-def wait_words(wait: Wait) -> str:
-    """What a run waits for, as text behind its name: `waits for an answer: Ship this order?`"""
+def wait_text(wait: Wait, left: str = "") -> str:
+    """What a node or run waits for, behind its name: `asks ada: Ship this order?`, `waits for signal packed`. Every
+    text about a wait is made of this clause. `left` is the time until the wait ends by itself."""
     match wait.kind:
         case "input":
-            return f"waits for an answer: {wait.question}"
+            whom = [wait.assignee] * bool(wait.assignee) + [f"in {wait.basket}"] * bool(wait.basket)
+            return f"{' '.join(('asks', *map(str, whom)))}: {wait.question}"
         case "signal":
-            return f"waits for the signal {wait.name!r}"
+            return f"waits for signal {wait.name}"
         case "basket":
-            return f"waits in the basket {wait.basket!r}" + (f": {wait.error['message']}" if wait.error else "")
+            error = f": {wait.error.get('message', '')}" if wait.error else ""
+            return f"is in basket {wait.basket}{error}"
         case "pause":
-            return f"is {wait.question}"
-    return f"is on hold: {wait.question}"
+            return str(wait.question)
+        case "timer":
+            return f"sleeps for {left} more"
+        case "retry":
+            return f"retries step {wait.name} in {left}"
+        case "child":
+            return f"waits for run {wait.child}" if wait.child else "waits for a child run"
+        case "hold":
+            return f"on hold: {wait.question}"
+    return f"waits for {wait.kind}"
+
+
+def wait_place(wait: Wait) -> str:
+    """The node that waits, as `wait_text` follows it; empty where the whole run waits."""
+    return "" if wait.node is None else f"{instance_text(wait.node, wait.path or '.')} "
+
+
+WAIT_ENDS: Final = {
+    "input": "answers",
+    "signal": "sends it",
+    "basket": "resumes it",
+    "pause": "ends the pause",
+    "hold": "resumes it",
+}
+"""What the command of `wait_ended_by` does, by the kind of the wait."""
 
 
 def wait_ended_by(wait: Wait, *, alone: bool = False) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.views import command_line
+
 
 class Repair(Enum):
     """What can be done about a violation."""
@@ -119,25 +121,23 @@ class Report(msgspec.Struct):
 def words_for(means: Repair, run_id: str | None) -> str:
     """The repair as a proposal."""
     run = run_id or "RUN"
+    repaired = command_line("doctor", run, "--repair")
     match means:
         case Repair.REBUILD:
-            return f"write the rows again from the journal: holdfast doctor {run} --rebuild"
+            return f"write the rows again from the journal: {command_line('doctor', run, '--rebuild')}"
         case Repair.HOLD:
-            return (
-                f"put the run on hold, so that nothing is appended: holdfast doctor {run} --repair; "
-                "then restore it from a backup"
-            )
+            return f"put the run on hold, so that nothing is appended: {repaired}; then restore it from a backup"
         case Repair.REMOVE:
-            return "remove the rows: holdfast doctor --repair"
+            return f"remove the rows: {command_line('doctor', '--repair')}"
         case Repair.FREE:
-            return "free the runs of the engine: holdfast doctor --repair"
+            return f"free the runs of the engine: {command_line('doctor', '--repair')}"
         case Repair.CLOSE:
-            return f"refuse the message, as the run has ended: holdfast doctor {run} --repair"
+            return f"refuse the message, as the run has ended: {repaired}"
         case Repair.DELIVER:
-            return f"notify the run: holdfast doctor {run} --repair"
+            return f"notify the run: {repaired}"
         case Repair.RECOVER:
-            return f"continue from the last stable event: holdfast doctor {run} --repair, or holdfast resume {run}"
+            return f"continue from the last stable event: {repaired}, or {command_line('resume', run)}"
         case Repair.RESUME:
-            return f"resume the run: holdfast resume {run}"
+            return f"resume the run: {command_line('resume', run)}"
         case Repair.BY_HAND:
             return "restore the run from a backup"

@@ -96,7 +96,7 @@ def _fork_at(seq: int, line: Sequence[ev.Entry], head: RunState) -> Opening:
     """Cut after one event. Bodies that were running then run again, however they ended later."""
     index = next((i for i, entry in enumerate(line) if entry.seq == seq), None)
     if index is None:
-        raise Refusal("unknown_event", f"event {seq} is not on this branch; `holdfast events` lists its events")
+        raise Refusal("unknown_event", f"event {seq} is not on this branch; the journal of the run lists its events")
     index, base = whole(head.plan, head.run_no, head.run_id, line, min(index, end_of(line)))
     if base.fold.closing:
         raise Refusal(

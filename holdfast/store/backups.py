@@ -25,6 +25,7 @@ from urllib.parse import quote
 import apsw
 
 from holdfast.model.errors import NotOurStore, StoreDamaged, StoreError, StoreMissing, UsageError
+from holdfast.model.views import command_line
 from holdfast.store.copying import IsDead, next_epoch, open_once, refuse_engines
 from holdfast.store.row_types import Standing
 from holdfast.store.sql_files import load
@@ -170,8 +171,9 @@ def _file_of(url: str) -> Path:
     if is_postgres(url):
         raise UsageError(
             f"{shown(url)} is a PostgreSQL database, whose backups are the server's: make one with `pg_dump "
-            "--schema=holdfast`, put it back with `pg_restore`, then run `holdfast db activate --restored` before any "
-            "engine starts. `holdfast db copy` copies a database that no engine works on into a SQLite file, and back"
+            "--schema=holdfast`, put it back with `pg_restore`, then run "
+            f"{command_line('db', 'activate', '--restored')} before any engine starts. {command_line('db', 'copy')} "
+            "copies a database that no engine works on into a SQLite file, and back"
         )
     path = database_file(url)
     if path is None:

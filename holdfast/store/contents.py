@@ -7,11 +7,11 @@ here.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.model.errors import StoreInactive, UnfinishedCopy
+from holdfast.model.views import command_line
 from holdfast.store.row_types import EngineRow, Standing
 
 UNFINISHED: Final = 0
@@ -96,8 +96,8 @@ def refuse_unfinished(version: int, where: str) -> None:
     """Raise UnfinishedCopy if this is the schema version of an incomplete database."""
     if version == UNFINISHED:
         raise UnfinishedCopy(
-            f"{where} is the beginning of a copy that did not come to its end. Copy again: "
-            f"holdfast db copy FROM {shlex.quote(where)} --again"
+            f"{where} is the beginning of a copy that was not completed. Copy again: "
+            f"{command_line('db', 'copy', 'FROM', where, '--again')}"
         )
 
 
@@ -105,9 +105,9 @@ def refuse_closed(standing: Standing, where: str) -> None:
     """Raise StoreInactive if engines may not work on a database."""
     if standing.closed:
         what = "is a backup" if standing.closed == "backup" else "was restored from a backup"
-        command = shlex.join(["holdfast", "db", "activate", "--db", where])
         raise StoreInactive(
             f"{where} {what} and is not active: engines do not work on it, so that nothing is done twice while a "
-            "backup is tried out. Verbs that only read (`holdfast list`, `show`, `doctor`) work. If it is to replace "
-            f"the original, stop every engine that works on that one, then: {command}"
+            "backup is tried out. Commands that only read, such as list, show and doctor, work. To let it replace "
+            "the original, stop every engine that works on that one, then: "
+            f"{command_line('db', 'activate', '--db', where)}"
         )

@@ -37,6 +37,7 @@ from holdfast.model.limits import (
     ISOLATED_SPAWN_SECONDS,
 )
 from holdfast.model.values import decoder
+from holdfast.model.views import command_line
 from holdfast.worker import ending, wire
 from holdfast.worker.activation import Activation
 from holdfast.worker.body_life import BodyLife, LeaveReason
@@ -241,7 +242,8 @@ class IsolatedActivation(Activation):
             self._end(left=False)
             self._run.hold(
                 f"crash_loop: engines died while this run made no progress, and {self.attempt.handler.name} cannot be "
-                f"tried in a process of its own: {why}. Mend that, then `holdfast resume {self.port.run_id}`"
+                f"tried in a process of its own: {why}. Correct that, then resume it: "
+                f"{command_line('resume', self.port.run_id)}"
             )
 
 

@@ -25,6 +25,7 @@ from holdfast.model import handlers
 from holdfast.model.errors import UsageError
 from holdfast.model.handlers import CodeLocation
 from holdfast.model.module_names import importable
+from holdfast.model.views import command_line
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.__file__) + os.sep
@@ -268,7 +269,7 @@ def _not_python(file: Path) -> str:
         return f"{file} is not a Python file: its name must end in .py"
     return (
         f"{file} is not a Python file. A definition has no code to run: name the workflow that it was made from, as "
-        "FILE.py:NAME. `holdfast validate` and `holdfast graph` take definitions"
+        f"FILE.py:NAME. {command_line('validate')} and {command_line('graph')} take definitions"
     )
 
 

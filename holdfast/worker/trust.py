@@ -31,6 +31,7 @@ from holdfast.model import handlers
 from holdfast.model.errors import MissingCode, UsageError
 from holdfast.model.handlers import CodeLocation
 from holdfast.model.limits import TRUSTED_FILES_MAX
+from holdfast.model.views import command_line
 from holdfast.worker.loading import attribute_of, import_errors, loaded_as, put_first
 
 Pair = tuple[str, str]
@@ -202,9 +203,8 @@ def _root_of(file: Path, name: str) -> Path:
 
 
 def _not_loaded(file: str, reason: str, *, allow: bool = False) -> MissingCode:
-    once = (
-        f"Allow it once and for all with `holdfast trust {file}`, or for this command" if allow else "If you trust it"
-    )
+    always = f"Allow it once and for all with {command_line('trust', file)}, or for this command"
+    once = always if allow else "If you trust it"
     return MissingCode(
         f"{file} is not imported, because {reason}. {once}: --code {file}; with --no-run a worker that has the code "
         "runs it"

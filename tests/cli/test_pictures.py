@@ -112,7 +112,7 @@ def wait_row(kind: str, node: str | None, about: object = None, path: str = ".",
         (wait_row("basket", "a", {"error": {"message": "down"}}, basket="errors"), "is in basket errors: down"),
         (wait_row("timer", "a", until=9 * SECOND), "sleeps for 7.0s more"),
         (wait_row("child", "a", child="c"), "waits for run c"),
-        (wait_row("hold", "a", {"why": "it died"}), "is on hold: it died"),
+        (wait_row("hold", "a", {"why": "it died"}), "on hold: it died"),
     ],
 )
 def test_a_node_that_waits_says_what_for(wait: WaitRow, told: str) -> None:

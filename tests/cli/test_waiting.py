@@ -455,7 +455,7 @@ def test_on_crash_ask_is_answered_with_done_and_the_result_or_runs_again(waiting
     assert "runs again" not in resumed.stderr
     (verdict,) = [wait for wait in json.loads(resumed.stdout)["waits"] if "Was it done?" in wait["question"]]
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert "for an answer: at_work was running when its engine died. Was it done?" in told
+    assert "at_work asks: at_work was running when its engine died. Was it done?" in told
     assert f"`holdfast respond {verdict['wait_id']}` answers" in told
     assert waiting.cli("respond", verdict["wait_id"], "--input", '{"done": true, "output": "by hand"}').returncode == 0
     (asked,) = waiting.json("inbox")
@@ -612,7 +612,8 @@ def test_pause_stops_a_run_between_its_nodes_and_resume_lets_it_go_on(waiting: P
     assert f"paused by {ME}: the bank is down" in told
     assert waiting.marks("second") == 0
     why = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert f"ago by {ME} (the bank is down). To move it: `holdfast resume r` ends the pause." in why
+    assert f"run r waits: paused by {ME}: the bank is down (since 20" in why
+    assert "ago). To move it: `holdfast resume r` ends the pause." in why
     assert f"waits     paused by {ME}: the bank is down (w_" in waiting.cli("show", "r").stdout
     assert f"two_nodes  paused by {ME}: the bank is down" in waiting.cli("list").stdout
     done = waiting.cli("resume", "r")
@@ -714,20 +715,22 @@ def test_a_map_whose_items_lie_in_baskets_says_so_in_its_line(waiting: Project) 
 def test_why_tells_reminders_escalation_and_deadline_of_a_question(waiting: Project) -> None:
     (asked,) = started(waiting, "approval")
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert f"for ada (basket finance) to answer: Ship it? ({asked['wait_id']}; a reminder at 20" in told
-    assert "; it goes to boss at 20" in told
+    assert f"ask asks ada in finance: Ship it? ({asked['wait_id']}; since {asked['since']}, " in told
+    assert "ago; a reminder at 20" in told
+    assert "; it is reassigned to boss at 20" in told
     assert f"; its deadline is {asked['until']}, in 1 day: then the node fails)" in told
     assert f"To move it: `holdfast respond {asked['wait_id']}` answers. No engine runs its code: what you say" in told
 
 
-def test_why_tells_how_pended_nodes_go_on(waiting: Project) -> None:
+def test_why_says_what_resuming_a_pended_node_means(waiting: Project) -> None:
     started(waiting, "checks")
     told = waiting.cli("why", "r").stdout.replace("\n", " ")
-    assert "because of an error (registry is down), and it runs again, as another attempt, when it is resumed" in told
-    assert "and what follows it runs when it is resumed" in told
+    assert ": registry is down (w_" in told
+    assert "ago; when it is resumed, it runs again, as another attempt)" in told
+    assert "ago; when it is resumed, what follows it runs)" in told
     started(waiting, "with_variables", "v")
     told = waiting.cli("why", "v").stdout.replace("\n", " ")
-    assert "and it runs again from its start when it is resumed. To move it: `holdfast resume v` resumes it." in told
+    assert "when it is resumed, it runs again from its start). To move it: `holdfast resume v` resumes it." in told
 
 
 def test_why_knows_what_moves_by_itself(waiting: Project) -> None:

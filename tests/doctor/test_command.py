@@ -93,7 +93,7 @@ def test_work_that_nobody_drives_is_told_after_the_time_that_was_given(shop: Pro
     assert [(v["code"], v["run_id"]) for v in found] == [("I19", "gated")]
     assert shop.cli("doctor", "--repair").returncode == 0
     (left,) = shop.json("doctor", "--orphan-seconds", "0", exit_code=1)["violations"]
-    assert (left["code"], left["repair"]) == ("I51", "resume the run: holdfast resume gated")
+    assert (left["code"], left["repair"]) == ("I51", "resume the run: `holdfast resume gated`")
     shop.open_gate()
     assert shop.cli("resume", "gated", "-q").returncode == 0
     assert shop.cli("doctor", "--deep", "--orphan-seconds", "0").returncode == 0

@@ -117,7 +117,7 @@ async def test_a_timeout_of_result_says_which_run_how_long_and_where_it_stands(d
     async with hf.open(url(db)) as engine:
         run = await engine.start(unpaid, run_id="order-42")
         await until(lambda: engine.store.open_waits([1]))
-        with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s: .* the signal 'paid'"):
+        with pytest.raises(TimeoutError, match=r"^run order-42 has not ended after 0.01 s: .* waits for signal paid"):
             await run.result(timeout=0.01)
 
 

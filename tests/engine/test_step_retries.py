@@ -91,10 +91,11 @@ async def test_why_names_the_next_attempt_of_a_step_and_when_it_is() -> None:
         run = await h.start(retries_a_step)
         await h.advance(seconds=10)
         said = await run.why()
-        assert f"step {SLOW} of retries_a_step failed once and is tried again (attempt 2)" in said
+        assert f"retries_a_step retries step {SLOW} in " in said
+        assert "it failed once; attempt 2 is at " in said
         assert "at 2026-01-01T00:00:30.000Z, in 20 s" in said
         await h.advance(seconds=30)
-        assert "failed 2 times and is tried again (attempt 3) at 2026-01-01T00:01:30.000Z" in await run.why()
+        assert "it failed 2 times; attempt 3 is at 2026-01-01T00:01:30.000Z" in await run.why()
         (wait,) = await run.waits()
         now = int(h.now.timestamp() * 1_000_000)
         assert wording.wait_text(wait, now) == f"retries step {SLOW} in 50s"

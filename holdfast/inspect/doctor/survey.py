@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from holdfast.model.journal_format import newer
 from holdfast.model.limits import DOCTOR_PATIENCE_SECONDS, SECOND
 from holdfast.model.timers import Elapsed, due
-from holdfast.model.views import humanize_duration
+from holdfast.model.views import command_line, humanize_duration
 from holdfast.model.violations import Repair, Violation, violation
 from holdfast.store.clocks import awake_micros
 from holdfast.store.contract import Store
@@ -103,9 +103,9 @@ LEFT_ALONE: dict[Check, Question] = {
 _BY_HAND: dict[str, str] = {
     "I4": "an engine wrote after it was replaced: do not let two machines open one file, and restore a backup",
     "I35": "restore the run from a backup",
-    "I37": "stop the child: holdfast cancel {run}",
+    "I37": "stop the child: {cancel}",
     "I46": "upgrade Holdfast here",
-    "I38": "cancel the run (holdfast cancel {run}) or fork it before the child was started",
+    "I38": "cancel the run ({cancel}) or fork it before the child was started",
     "I44": "events are never deleted: restore the row of the run from a backup",
 }
 
@@ -155,7 +155,8 @@ def _violation(check: Check, question: Question, s: Suspect, age: str = "") -> V
     code = question.code
     if check == "head" and s.found == s.seq:
         code, means = "I3", Repair.HOLD
-    words = _BY_HAND.get(code, "").replace("{run}", s.run_id or "RUN") if means is Repair.BY_HAND else ""
+    cancel = command_line("cancel", s.run_id or "RUN")
+    words = _BY_HAND.get(code, "").replace("{cancel}", cancel) if means is Repair.BY_HAND else ""
     return violation(
         code,
         question.what(s).replace("{age}", age),

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from holdfast.model.errors import HoldfastError, ServerReadOnly, StoreDamaged, StoreError, StoreFull, StoreMissing
+from holdfast.model.views import command_line
 from holdfast.store.postgres import driver_internals
 from holdfast.store.postgres.driver_internals import Raw, run_blocking
 from holdfast.store.postgres.postgres_address import STATEMENTS_KEPT, Address
@@ -356,9 +357,8 @@ def translated(error: Exception, shown: str) -> HoldfastError:
         case OSError():
             return StoreError(f"{shown} cannot be reached: {describe(error)}. Is it up, and is the address right?")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return StoreDamaged(
-                f"{shown} is damaged: {describe(error)}. `holdfast doctor --deep` shows what is readable."
-            )
+            doctor = command_line("doctor", "--deep")
+            return StoreDamaged(f"{shown} is damaged: {describe(error)}. {doctor} shows what can still be read.")
         case asyncpg.InvalidCatalogNameError():
             return StoreMissing(f"{shown}: {describe(error)}. Make it with `createdb`, in UTF8.")
         case asyncpg.InvalidAuthorizationSpecificationError():

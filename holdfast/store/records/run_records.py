@@ -16,6 +16,7 @@ from holdfast.model.errors import CorruptJournal, UnknownRun
 from holdfast.model.fold import Fold
 from holdfast.model.lineage import ROOT_BRANCH, is_in
 from holdfast.model.statuses import RUN_TERMINAL
+from holdfast.model.views import command_line
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import Plans, event_at
 from holdfast.store.records.state_rows import state_from_rows
@@ -26,10 +27,10 @@ from holdfast.store.row_types import EventRow, RunRow
 def find_run(store: Store, run_id: str) -> RunRow:
     """Find a run by its whole id: a prefix would send a request to another run if the right one does not exist."""
     if not texts.is_name(run_id):
-        raise UnknownRun(f"{run_id!r:.60} is not a run id; `holdfast list` shows the runs there are")
+        raise UnknownRun(f"{run_id!r:.60} is not a run id; {command_line('list')} shows the runs there are")
     row = store.run(run_id)
     if row is None:
-        raise UnknownRun(f"there is no run {run_id!r} in {store.url}; `holdfast list` shows the runs there are")
+        raise UnknownRun(f"there is no run {run_id!r} in {store.url}; {command_line('list')} shows the runs there are")
     return row
 
 

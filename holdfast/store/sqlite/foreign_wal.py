@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from holdfast.model.limits import BACKUP_COUNTER_STEP, CHOSEN_COUNTER_MIN
+from holdfast.model.views import command_line
 from holdfast.store.sqlite.open_files import COUNTER_AT, OpenFile
 
 log = logging.getLogger("holdfast.store")
@@ -60,9 +61,10 @@ def set_aside_foreign(file: OpenFile, log_path: Path) -> Path | None:
     log.warning(
         "%s was not written for the database beside it (a backup was copied over a database whose process had been "
         "killed?): it is not replayed and was renamed to %s. It holds what was committed after that database was last "
-        "checkpointed; delete it when you do not need it. To put a backup back use `holdfast db restore`",
+        "checkpointed; delete it when you do not need it. To put a backup back use %s",
         log_path,
         aside,
+        command_line("db", "restore"),
     )
     return aside
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from holdfast.model.errors import UsageError
+from holdfast.model.views import command_line
 
 PENDING_BYTE: Final = 0x40000000
 SHARED_FIRST: Final = PENDING_BYTE + 2
@@ -299,7 +300,7 @@ def _refuse_second_library(database: Any) -> None:
         raise UsageError(
             f"{name} is open in this process as a Holdfast store, and sqlite3 must not open it here: the two would "
             "remove each other's log, and runs would be lost. Use the engine (engine.list, run.show), read the file "
-            "from another process, or copy it with `holdfast db backup` and read the copy."
+            f"from another process, or copy it with {command_line('db', 'backup')} and read the copy."
         )
 
 

@@ -28,6 +28,7 @@ from holdfast.model.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from holdfast.model.views import command_line
 
 BUSY_SECONDS = 600.0
 """How long we wait for another process's write lock: its transactions take milliseconds, so this is a stuck process."""
@@ -124,7 +125,8 @@ def translated(error: Exception, where: str) -> HoldfastError:
         case apsw.NotADBError():
             return NotOurStore(f"{where} is not a Holdfast database: {error}")
         case apsw.CorruptError() | apsw.IOError() if _is_damaged(error):
-            return StoreDamaged(f"{where} is damaged: {error}. `holdfast doctor --deep` shows what can still be read.")
+            doctor = command_line("doctor", "--deep")
+            return StoreDamaged(f"{where} is damaged: {error}. {doctor} shows what can still be read.")
         case apsw.BusyError():
             return StoreError(f"{where}: another process has held the write lock for {BUSY_SECONDS:.0f} s. Stop it.")
         case apsw.CantOpenError() if not os.access(Path(where).parent, os.W_OK):

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar, cast
 import apsw
 
 from holdfast.model.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreGone
+from holdfast.model.views import command_line
 from holdfast.store.row_types import Check, Commit, CommitResult, EngineRow, Health, MessageRow, Rebuilt, RunRow, Sent
 from holdfast.store.sql_files import load, migrations
 from holdfast.store.sqlite import foreign_wal
@@ -321,8 +322,8 @@ class SqliteStore(SqliteReads):
     def _as_gone(self) -> StoreGone:
         return StoreGone(
             f"{self._closed_because}, while the store was open here. The store is closed, and nothing is acknowledged "
-            "any more; what was written just before may be lost. Put the database back (`holdfast db restore BACKUP` "
-            "if it is lost), then open it again."
+            "any more; what was written just before may be lost. Put the database back "
+            f"({command_line('db', 'restore', 'BACKUP')} if it is lost), then open it again."
         )
 
     def _check(self) -> apsw.Connection:
