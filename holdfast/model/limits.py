@@ -239,3 +239,15 @@ ISOLATED_THREADS_SECONDS = 0.05
 
 ISOLATED_PROGRESS_SECONDS = 0.25
 """How often such a process reports the progress of its body to the engine."""
+
+DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
+"""A file with workflows; 100,000 nodes are about 20 MB."""
+
+DOCUMENT_VALUES_MAX = 3_000_000
+"""Values and keys in one document: they are in memory at once, and 100,000 nodes have about two million."""
+
+DOCUMENT_DEPTH_MAX = 100
+"""Nesting of values in a document; compilers recurse over it."""
+
+DOCUMENT_INTEGER_MAX = 2**63 - 1
+"""The largest whole number that every reader of a journal can hold."""
