@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import holdfast as hf
 from benchmarks import bare, children, flat, restart, sharing, waiting, workflows
 from benchmarks.sizes import SuiteSizes
 from holdfast.cli import measuring, workloads
 from holdfast.cli.measuring import Figures, Sample, median, percentile, with_reference
-from holdfast.cli.workloads import latency, throughput, timed
+from holdfast.cli.workloads import throughput, timed
 from holdfast.inspect.doctor.check import check
 from holdfast.store.urls import store_at
 from holdfast.testing import explore
@@ -25,24 +25,16 @@ Bench = measuring.Bench[SuiteSizes]
 
 
 def w1(bench: Bench) -> Figures:
-    """A chain of 100 durable steps, as a graph and as code; also beside a server in the same event loop."""
+    """A chain of 100 durable steps, as a graph and as code."""
     figures = workloads.w1(bench)
-    chains = bench.sizes.chains
-    ways = (("serving_", "graph", workloads.graph_times), ("serving_step_", "ctx.step", workloads.code_times))
-    for prefix, name, work in ways:
-        latency(bench, figures, prefix, f"W1 {name} beside a server", lambda url: _serving(work(url, chains)))  # noqa: B023
     if bench.server is not None:
-        samples = [bench.sample(lambda place: bare.step_times(place.url, chains * 100)) for _ in bench.repeats(3)]
+        samples = [
+            bench.sample(lambda place: bare.step_times(place.url, bench.sizes.chains * 100)) for _ in bench.repeats(3)
+        ]
         figures["bare_p50_ms"] = median([percentile(s.value, 50) for s in samples]) * 1e3
         figures["x_bare"] = figures["p50_ms"] / figures["bare_p50_ms"]
         bench.say(f"W1 of a bare loop: {figures['bare_p50_ms']:.3f} ms")
     return figures
-
-
-async def _serving(work: Awaitable[list[float]]) -> list[float]:
-    """Do `work` while the event loop listens on a socket."""
-    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
-        return await work
 
 
 def w2(bench: Bench) -> Figures:
@@ -126,15 +118,6 @@ async def _fan_out(url: str, width: int) -> Figures:
 
         await go()
         return await timed(go(), width + 1)
-
-
-def w4(bench: Bench) -> Figures:
-    """A run of one node from start to end, one after the other; also beside a server in the same event loop."""
-    figures = workloads.w4(bench)
-    turns = bench.sizes.turns
-    work = workloads.run_times
-    latency(bench, figures, "serving_", "W4 beside a server", lambda url: _serving(work(url, turns)))
-    return figures
 
 
 def w5(bench: Bench) -> Figures:
@@ -331,7 +314,7 @@ SUITES: dict[str, Callable[[Bench], Figures]] = {
     "W2": w2,
     "W2x": w2x,
     "W3": w3,
-    "W4": w4,
+    "W4": workloads.w4,
     "W5": w5,
     "restart": restarts,
     "W6": w6,

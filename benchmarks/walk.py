@@ -4,9 +4,11 @@
     python benchmarks/walk.py --json
 
 A profiler hook (`sys.setprofile`) records every call of a function of Holdfast while a graph of two nodes, whose bodies
-await once, runs on a SQLite file. Each walk is made once before it is measured, so that definitions are registered,
-statements are prepared and caches are filled. What the engine's poll loop does meanwhile is in it, therefore each walk
-is measured several times and the median by changes of file is shown.
+await once, runs on a SQLite file: on the event loop and on the writer's thread. (What a fork plans in a thread of its
+own is not counted.) What a thread does is one story: changes of file are counted within each thread. Each walk is made
+once before it is measured, so that definitions are registered, statements are prepared and caches are filled. What
+the engine's poll loop does meanwhile is in it, therefore each walk is measured several times and the median by changes
+of file is shown.
 
 - calls: calls of functions, and resumptions of coroutines and generators
 - functions, files: how many different ones
@@ -27,16 +29,16 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import holdfast as hf
-from holdfast.engine import committer
 
 PACKAGE = str(Path(hf.__file__).parent) + os.sep
-committer.SLOW_SECONDS = float("inf")  # whatever the disk does, commits of a single run are written on the loop
 SUSPENDS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 REPEAT = 5
 GOALS = {
@@ -49,46 +51,60 @@ GOALS = {
 
 
 class Walk:
-    """Records the calls of project functions on this thread while it is on."""
+    """Records the calls of project functions while it is on."""
 
     def __init__(self) -> None:
         self.codes: list[CodeType] = []
-        self._entered: list[str] = []
-        """The files of the same calls, without coroutines and generators that are resumed."""
+        self._called: defaultdict[int, list[str]] = defaultdict(list)
+        """The files of these calls, by thread."""
+        self._entered: defaultdict[int, list[str]] = defaultdict(list)
+        """The same without coroutines and generators that are resumed."""
         self._frames: set[FrameType] = set()
 
-    def _record(self, frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE):
-            self.codes.append(code)
-            if frame not in self._frames:
-                self._entered.append(code.co_filename)
-            if code.co_flags & SUSPENDS:
-                self._frames.add(frame)
+    def record(self, frame: FrameType) -> None:
+        code, thread = frame.f_code, threading.get_ident()
+        self.codes.append(code)
+        self._called[thread].append(code.co_filename)
+        if frame not in self._frames:
+            self._entered[thread].append(code.co_filename)
+        if code.co_flags & SUSPENDS:
+            self._frames.add(frame)
 
     def __enter__(self) -> Walk:
-        sys.setprofile(self._record)
+        global _walk
+        _walk = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
+        global _walk
+        _walk = None
         self._frames.clear()
 
     def figures(self) -> dict[str, int]:
-        files = [code.co_filename for code in self.codes]
         functions = set(self.codes)
         return {
-            "calls": len(files),
+            "calls": len(self.codes),
             "functions": len(functions),
-            "files": len(set(files)),
-            "changes": _changes(files),
-            "entered": _changes(self._entered),
+            "files": len({code.co_filename for code in functions}),
+            "changes": sum(map(_changes, self._called.values())),
+            "entered": sum(map(_changes, self._entered.values())),
             "text": sum(len(inspect.getsourcelines(code)[0]) for code in functions),
         }
 
     def listing(self) -> list[str]:
         """File and function of each call, in order."""
         return [f"{code.co_filename.removeprefix(PACKAGE)}: {code.co_name}" for code in self.codes]
+
+
+_walk: Walk | None = None
+"""The walk that is on."""
+
+
+def _profile(frame: FrameType, event: str, _: Any) -> None:
+    if _walk is not None and event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+        thread = threading.current_thread()
+        if thread is threading.main_thread() or thread.name.startswith("holdfast-writer"):
+            _walk.record(frame)
 
 
 def _changes(files: list[str]) -> int:
@@ -200,7 +216,7 @@ async def _resume(url: str) -> Walk:
     with Walk() as walk:
         async with hf.open(url) as engine:
             await engine.get("killed").result()
-            sys.setprofile(None)
+            walk.__exit__()
     return walk
 
 
@@ -224,7 +240,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--list", metavar="WALK", help="print every call of one walk, such as 'start'")
     arguments = parser.parse_args()
+    threading.setprofile(_profile)  # the threads that the engine starts
+    sys.setprofile(_profile)
     walks = measure()
+    sys.setprofile(None)
     if arguments.list:
         chosen = next(name for name in walks if name.startswith(arguments.list))
         print("\n".join(walks[chosen].listing()))

@@ -8,8 +8,6 @@ Never: raises where one is missing. Each use has a safe answer for that case, an
   memory. (From 3.14 on `asyncio.capture_call_graph` shows the same for people; it builds the whole stack, as text.)
 - `asyncio.tasks._unregister_task`: abandon a task that ignores its cancellation when a program ends. Without it
   `asyncio.run` waits for that task.
-- `BaseSelectorEventLoop._selector`: whether a loop watches anything besides its self-pipe, so that it may commit by
-  itself. Without it the writer's thread commits.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-import selectors
 from collections.abc import Collection, Coroutine
 from functools import lru_cache
 from types import CoroutineType, FrameType
@@ -76,15 +73,6 @@ def abandon(task: Task) -> None:
     unregister = getattr(asyncio.tasks, "_unregister_task", None)
     if unregister is not None:
         unregister(task)
-
-
-def watches_only_itself(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop has no file descriptor registered besides its self-pipe. False where it does not show that."""
-    selector = getattr(loop, "_selector", None)
-    if not isinstance(selector, selectors.BaseSelector):
-        return False
-    watched = selector.get_map()
-    return watched is not None and len(watched) == 1
 
 
 # --- self-test -------------------------------------------------------------------------------------------------------

@@ -153,7 +153,6 @@ class Engine:
             refuse_closed(await runtime.read(self.store.standing), self.store.url)
             runtime.committer = Committer(self.store, self.loop, self._store_failed, self._writer())
             self.committer = runtime.committer
-            self.committer.commit_inline(self.actors, self.executor.runs_one_task)
             self._make_parts()
             self.lease.open(self.loop)
             await self.committer.call(self.lease.register, runtime.offer.encode())
@@ -208,7 +207,6 @@ class Engine:
         is waited for as long as bodies may take; after that this engine's leases expire by themselves."""
         check_loop(self, "close")
         self.runtime.stopping = True
-        self.committer.commit_in_threads()  # a second Ctrl-C interrupts the loop
         patience = max(self.settings.patience_seconds, DRAIN_SECONDS)
         give_up_at = self.loop.time() + patience
         for actor in list(self.actors.values()):

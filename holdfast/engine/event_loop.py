@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -213,15 +211,3 @@ async def _alone_at_the_end(main: Coroutine[Any, Any, R]) -> R:
 def _leave(task: asyncio.Task[Any]) -> None:
     log.warning("%s ignored its cancellation; abandoning it", task.get_name())
     abandon(task)
-
-
-# --- what a loop does beside our work -------------------------------------------------------------------------------
-
-
-def may_be_interrupted() -> bool:
-    """Whether Ctrl-C would interrupt this thread anywhere, and the program may continue after it, as in a REPL.
-    `asyncio.run` makes a cancellation of it."""
-    return (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and threading.get_ident() == threading.main_thread().ident
-    )

@@ -182,10 +182,6 @@ class Executor(Protocol):
         """Whether every body of a run that is in memory does nothing but wait."""
         ...
 
-    def runs_one_task(self) -> bool:
-        """Whether at most one body is in memory, with at most one task at work."""
-        ...
-
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
         """Ask a body to stop; it reports DropNode (or its result) within the grace time."""
         ...

@@ -74,11 +74,6 @@ class Store(Protocol):
 
     # writing --------------------------------------------------------------------------------------------------
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]: ...
-    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        """Like `commit`, for a caller that cannot wait: returns None, and has written nothing, if another writer is
-        active or the store has to checkpoint first. `commit` waits for that, or does it."""
-        ...
-
     def reserve_run_numbers(self, count: int) -> int:
         """Reserve `count` run numbers that were never given out before; the first of them."""
         ...

@@ -142,17 +142,6 @@ class LocalExecutor:
     def is_idle(self, run_no: int) -> bool:
         return all(activation.may_be_evicted for activation in self._live.get(run_no, _NONE).values())
 
-    def runs_one_task(self) -> bool:
-        bodies = 0
-        for live in self._live.values():
-            bodies += len(live)
-            if bodies > 1:
-                return False
-            for activation in live.values():
-                if len(activation.tasks) > 1:  # one may be the body's only one, as in `asyncio.wait_for(ctx.step(...))`
-                    return False
-        return True
-
     def cancel(self, run_no: int, node: str, path: str, grace_seconds: float) -> None:
         activation = self._find(run_no, node, path)
         if activation is not None:

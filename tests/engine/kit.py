@@ -36,13 +36,6 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-@contextlib.asynccontextmanager
-async def beside_a_server() -> AsyncIterator[None]:
-    """While the loop listens for somebody, the writer's thread commits."""
-    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
-        yield
-
-
 class HeldClock:
     """An engine's clock that stands still until it is let go: nothing becomes due before a test has seen what it wants
     to see, however long the machine takes for that."""

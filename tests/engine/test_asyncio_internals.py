@@ -82,10 +82,6 @@ async def test_without_them_a_body_that_waits_stays_in_memory(
         assert await run.result() == [1, 2]
 
 
-async def test_a_loop_that_does_not_show_its_selector_is_taken_for_a_busy_one() -> None:
-    assert not asyncio_internals.watches_only_itself(SimpleNamespace())  # type: ignore[arg-type]
-
-
 async def test_a_task_can_be_abandoned_also_where_asyncio_does_not_unregister_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

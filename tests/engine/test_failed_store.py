@@ -45,7 +45,7 @@ def fail(engine: Engine) -> StoreError:
     def commit(group: Sequence[Commit]) -> list[CommitResult]:
         raise error
 
-    engine.store.commit = engine.store.commit_if_free = commit  # type: ignore[method-assign]
+    engine.store.commit = commit  # type: ignore[method-assign]
     return error
 
 
@@ -193,8 +193,7 @@ async def test_a_run_that_cannot_even_be_put_on_hold_stops_the_engine(
     async def program() -> None:
         async with hf.open(url(db)) as engine:
             monkeypatch.setattr(engine.store, "set_hold", no_hold)
-            for verb in ("commit", "commit_if_free"):
-                monkeypatch.setattr(engine.store, verb, damaged)
+            monkeypatch.setattr(engine.store, "commit", damaged)
             with pytest.raises(StoreDamaged, match="a bad sector"):
                 await engine.start(failing_store_steps)
             await asyncio.Event().wait()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from tests.engine.kit import attempts, beside_a_server, check_file, types, until_async, url
+from tests.engine.kit import attempts, check_file, types, until_async, url
 
 RUNS: list[str] = []
 
@@ -78,7 +78,7 @@ async def test_a_body_whose_start_is_committed_while_the_engine_closes_begins_in
         return KINDS[kind].named("second")(stp_first.named("first")())
 
     path = tmp_path / "runs.db"
-    async with beside_a_server(), hf.open(url(path)) as engine:
+    async with hf.open(url(path)) as engine:
         loop, write = asyncio.get_running_loop(), engine.store.commit
 
         def commit(group: Any) -> Any:

@@ -17,7 +17,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.testing import Harness, harness
-from tests.engine.kit import beside_a_server, check_file, hold_time, types, until, until_async, url
+from tests.engine.kit import check_file, hold_time, types, until, until_async, url
 
 Wait = Callable[[hf.Context, list[float]], Awaitable[Any]]
 
@@ -236,7 +236,7 @@ async def test_a_body_that_goes_on_by_itself_is_not_left_in_its_middle(tmp_path:
         return "worked"
 
     path = tmp_path / "runs.db"
-    async with beside_a_server(), hf.open(url(path), idle_seconds=60) as engine:  # so that the commit takes its time
+    async with hf.open(url(path), idle_seconds=60) as engine:
         run = await engine.start(goes_on_by_itself)
         await until_async(lambda: _is(run, "suspended"))
         _is_over(limit)

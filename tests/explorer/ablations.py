@@ -105,11 +105,11 @@ def _refusal_swallowed(original: Any) -> Any:
 # --- one commit ----------------------------------------------------------------------------------------------------
 
 
-def _two_transactions(self: Committer, group: Any, write: Any) -> Any:
+def _two_transactions(self: Committer, group: Any) -> Any:
     """Rows first, then the events they come from."""
     commits = [commit for commit, _ in group]
     try:
-        landed = write([msgspec.structs.replace(c, events=()) for c in commits])
+        landed = self._store.commit([msgspec.structs.replace(c, events=()) for c in commits])
         events = [
             Commit(
                 c.run_no,
@@ -127,10 +127,10 @@ def _two_transactions(self: Committer, group: Any, write: Any) -> Any:
     return landed, None
 
 
-def _children_later(self: Committer, group: Any, write: Any) -> Any:
+def _children_later(self: Committer, group: Any) -> Any:
     commits = [commit for commit, _ in group]
     try:
-        landed = write([msgspec.structs.replace(c, children=()) for c in commits])
+        landed = self._store.commit([msgspec.structs.replace(c, children=()) for c in commits])
         for c in commits:
             if c.children:
                 self._store.commit(list(c.children))
@@ -139,21 +139,21 @@ def _children_later(self: Committer, group: Any, write: Any) -> Any:
     return landed, None
 
 
-def _messages_first(self: Committer, group: Any, write: Any) -> Any:
+def _messages_first(self: Committer, group: Any) -> Any:
     commits = [commit for commit, _ in group]
     try:
         for c in commits:
             if c.messages:
                 self._store.send(c.messages)
-        return write([msgspec.structs.replace(c, messages=()) for c in commits]), None
+        return self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits]), None
     except HoldfastError as e:
         return [], e
 
 
-def _messages_later(self: Committer, group: Any, write: Any) -> Any:
+def _messages_later(self: Committer, group: Any) -> Any:
     commits = [commit for commit, _ in group]
     try:
-        landed = write([msgspec.structs.replace(c, messages=()) for c in commits])
+        landed = self._store.commit([msgspec.structs.replace(c, messages=()) for c in commits])
         for c in commits:
             if c.messages:
                 self._store.send(c.messages)

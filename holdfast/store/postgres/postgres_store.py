@@ -53,9 +53,6 @@ class PostgresStore(PostgresAccess):
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         return [done for portion in portions(group) for done in self._commit(portion)]
 
-    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        return self.commit(group)  # a server has concurrent writers, and needs no checkpoint
-
     def _commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         return self._do(lambda raw, again: self._group_writer(raw, again).write(group))
 

@@ -171,12 +171,9 @@ class Waiting:
     """Wait for another process, a little longer each time and never in step with it."""
 
     def __init__(self) -> None:
-        self.is_patient = True
         self._since = 0.0
 
     def __call__(self, times: int) -> bool:
-        if not self.is_patient:
-            return False
         now = time.monotonic()
         if times == 0:
             self._since = now

@@ -26,8 +26,6 @@ from holdfast.store.sql_files import load, migrations
 from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
 from holdfast.store.sqlite.sqlite_connections import (
-    CHECKPOINT_PAGES,
-    Waiting,
     database_path,
     patiently,
     translated,
@@ -39,10 +37,6 @@ from holdfast.store.sqlite.sqlite_writes import claim, close_inbox, rebuild, rel
 _SQL = load("sqlite")
 _T = TypeVar("_T")
 _SYNCHRONOUS_FULL = 2
-
-
-class _Busy(Exception):
-    """Another process writes, and the caller cannot wait."""
 
 
 class SqliteStore(SqliteReads):
@@ -62,9 +56,6 @@ class SqliteStore(SqliteReads):
         self._where = str(self._path or ":memory:")
         self._vfs = vfs
         self._lock = threading.RLock()
-        self._waiting = Waiting()
-        self._has_long_wal = False
-        """A checkpoint is due and has not been made yet."""
         self._writer: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
         self._readers: Readers | None = None
@@ -97,7 +88,6 @@ class SqliteStore(SqliteReads):
                     self._file = find_file(self._path, create=self._create, allow_network=self._allow_network)
                     self._writer = open_writer(self._file, self._vfs)
                     self._readers = Readers(self._path, self._vfs)
-                self._writer.set_busy_handler(self._waiting)
                 self._cursor = self._writer.cursor()
                 self._pid = os.getpid()
                 self._seen = self._data_version()
@@ -131,30 +121,6 @@ class SqliteStore(SqliteReads):
         except StoreDamaged as error:
             return CommitResult("damaged", error.message)
         return landed
-
-    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        """Leave a due checkpoint to the next `commit`."""
-        writer = self._check()
-        if self._has_long_wal:
-            self._has_long_wal = False
-            return None
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            self._waiting.is_patient = False
-            writer.set_wal_hook(self._note_wal)
-            return self.commit(group)
-        except _Busy:
-            return None
-        finally:
-            self._waiting.is_patient = True
-            if self._writer is not None:
-                writer.wal_autocheckpoint(CHECKPOINT_PAGES)
-            self._lock.release()
-
-    def _note_wal(self, _writer: apsw.Connection, _database: str, pages: int) -> int:
-        self._has_long_wal = pages >= CHECKPOINT_PAGES
-        return apsw.SQLITE_OK
 
     def reserve_run_numbers(self, count: int) -> int:
         assert count > 0
@@ -281,15 +247,11 @@ class SqliteStore(SqliteReads):
                 try:
                     cursor.execute("BEGIN IMMEDIATE")
                 except apsw.BusyError:
-                    if not self._waiting.is_patient:
-                        raise
                     patiently(lambda: cursor.execute("BEGIN IMMEDIATE"))
                 result = work(cursor)
                 self._commit(cursor)
                 return result
             except apsw.Error as error:
-                if isinstance(error, apsw.BusyError) and not self._waiting.is_patient:
-                    raise _Busy from error
                 raise translated(error, self._where) from error
             finally:
                 if self._writer is not None and self._writer.in_transaction:

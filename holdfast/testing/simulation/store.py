@@ -122,9 +122,6 @@ class ProcessStore:
         found, self._others_wrote = self._others_wrote, False
         return found
 
-    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        return self.commit(group)
-
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         landed: list[CommitResult] = self._write("commit", group, group)
         return landed

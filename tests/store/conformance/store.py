@@ -19,7 +19,6 @@ from holdfast.store.contract import Store
 from holdfast.store.row_types import (
     BranchRow,
     Commit,
-    CommitResult,
     EngineRow,
     EventRow,
     LinkedRow,
@@ -205,15 +204,6 @@ class StoreConformance(Suite):
         assert len(store.events(no)) == 1
         left = (store.nodes(no), store.open_waits([no]), store.set_timers([no]), store.new_messages([no]))
         assert left == ([], [], [], [])
-
-    def test_whoever_cannot_wait_commits_like_anybody_else_while_nobody_is_in_his_way(self, store: Store) -> None:
-        (no,) = make_runs(store, 1)
-        assert store.commit_if_free([step(no)]) == [CommitResult(None)]
-        assert [event.seq for event in store.events(no)] == [1, 2]
-        fenced = store.commit_if_free([step(no), step(no, token=7)])
-        assert fenced is not None
-        assert [landed.refusal for landed in fenced] == ["fenced", "fenced"]
-        assert store.commit_if_free([]) == []
 
     def test_a_run_that_does_not_exist_is_fenced(self, store: Store) -> None:
         assert refusals(store, step(99)) == ["fenced"]

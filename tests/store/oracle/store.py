@@ -61,9 +61,6 @@ class OracleStore(OracleReads):
             self.tables = tables
             return result
 
-    def commit_if_free(self, group: Sequence[Commit]) -> list[CommitResult] | None:
-        return self.commit(group)
-
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]:
         with self._lock:
             tables, landed = self.tables, []

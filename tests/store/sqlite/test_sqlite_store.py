@@ -241,68 +241,6 @@ def test_readers_do_not_checkpoint(store: SqliteStore, path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_whoever_cannot_wait_is_told_that_another_process_writes(store: SqliteStore, path: Path) -> None:
-    (no,) = make_runs(store, 1)
-    with closing(apsw.Connection(str(path))) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert store.commit_if_free([step(no)]) is None
-        other.execute("ROLLBACK")
-        landed = store.commit_if_free([step(no)])
-        assert landed is not None
-        assert landed[0].refusal is None
-        assert len(store.events(no)) == 2
-        assert refusals(store, step(no, 2)) == [None], "and `commit` is as patient as ever"
-
-
-def test_whoever_cannot_wait_is_told_that_another_process_came_between_two_tries(
-    store: SqliteStore, path: Path
-) -> None:
-    """A group in which one is fenced is tried again, one by one, in a second transaction."""
-    (no,) = make_runs(store, 1)
-    begun: list[str] = []
-    with closing(apsw.Connection(str(path))) as other:
-
-        def come_between(_cursor: apsw.Cursor, sql: str, _bindings: Any) -> bool:
-            if sql == "BEGIN IMMEDIATE":
-                begun.append(sql)
-                if len(begun) == 2:
-                    other.execute(sql)
-            return True
-
-        assert store._writer is not None
-        store._writer.exec_trace = come_between
-        assert store.commit_if_free([step(no), step(no, token=7)]) is None
-        store._writer.exec_trace = None
-        other.execute("ROLLBACK")
-    assert len(begun) == 2
-    assert len(store.events(no)) == 1
-    assert store.commit_if_free([step(no)]) is not None
-
-
-def test_whoever_cannot_wait_is_told_that_another_thread_writes(store: SqliteStore) -> None:
-    (no,) = make_runs(store, 1)
-    with ThreadPoolExecutor(1) as threads, store._lock:
-        assert threads.submit(store.commit_if_free, [step(no)]).result() is None
-    assert len(store.events(no)) == 1
-
-
-def test_whoever_cannot_wait_leaves_the_checkpoint_to_others(store: SqliteStore, path: Path) -> None:
-    (no,) = make_runs(store, 1)
-    before = path.stat().st_size
-    outcomes = []
-    for seq in range(1, 30):  # 1 MiB each: the WAL is due for its checkpoint after some sixteen
-        row = event_row(no, seq + 1, data=b"1" * (1 << 20))
-        landed = store.commit_if_free([step(no, seq, events=[row])])
-        outcomes.append(landed is not None)
-        if landed is None:
-            assert path.stat().st_size == before, "nothing was copied into the database by then"
-            assert refusals(store, step(no, seq, events=[row])) == [None]
-            assert path.stat().st_size > before
-            break
-    assert outcomes.count(False) == 1
-    assert store.commit_if_free([step(no, seq + 1)]) is not None
-
-
 def test_many_reader_threads_leave_few_connections(store: SqliteStore) -> None:
     make_runs(store, 1)
     readers = store._readers
