@@ -22,6 +22,8 @@ from holdfast.model.policies import Retry
 from holdfast.model.values import DuplicateKey, unique_keys
 
 DEFAULT_QUEUE: Final = "default"
+END: Final = "end"
+"""What the last unit of a journey names as its next one; no unit is called so."""
 
 
 class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,6 +74,17 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The author declares that repeating the body is harmless."""
     returns: Any = None
     """JSON Schema of the output, if the handler declares its type."""
+
+    unit: Literal["", "step", "route", "parallel", "join"] = ""
+    """Of a journey (`Definition.start`): how the execution path continues behind this node. `step`: with `next`.
+    `route`: with the branch that its output names. `parallel`: on one path for each name in its output, until all of
+    them have arrived at `join`; without `branches` each begins with `next`. A `join` runs nothing."""
+    next: str = ""
+    """The unit that follows on the same path, or `end`."""
+    branches: dict[str, str] = {}
+    """Name of a branch to its first unit."""
+    join: str = ""
+    """Where the branches of a `parallel` unit meet."""
 
     body: Body | None = None
     over: Expr | None = None
@@ -137,6 +150,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: tuple[Param, ...] = ()
     nodes: tuple[NodeDef, ...]
     result: Expr = None
+    start: str = ""
+    """The first unit of a journey: a definition whose nodes are entered one after the other along execution paths, also
+    again, and not when their data is complete. Empty: a graph."""
     phases: tuple[Phase, ...] = ()
     variables: dict[str, Any] = {}
     """Name to JSON Schema of its type."""

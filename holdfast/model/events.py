@@ -236,6 +236,18 @@ class TargetEntered(_Event, frozen=True):
     target: str
 
 
+class PathsOpened(_Event, frozen=True):
+    """A parallel unit of a journey has answered: an execution path begins for each of these names."""
+
+    names: tuple[str, ...]
+
+
+class PathEnded(_Event, frozen=True):
+    """An execution path of a journey has arrived at its join, or the path of the run itself at the end."""
+
+    path: str
+
+
 class StepUndo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What undoes a step of a body."""
 
@@ -508,6 +520,8 @@ Event = (
     | VariablesSet
     | TicketRaised
     | TargetEntered
+    | PathsOpened
+    | PathEnded
     | PhaseStarted
     | PhaseCompleted
     | ScopeOpened

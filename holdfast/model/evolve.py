@@ -14,10 +14,10 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model import references
-from holdfast.model.definition import Settings
+from holdfast.model.definition import END, Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
 from holdfast.model.fold import Counters, GivenAnswer, Ticket
-from holdfast.model.naming import instance_text, is_undo, parse_instance, paths_inside, undone_by
+from holdfast.model.naming import ROOT, instance_text, is_undo, parse_instance, paths_inside, segments, undone_by
 from holdfast.model.plans import reading, step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
@@ -121,7 +121,10 @@ def _branch_opened(state: RunState, entry: ev.Entry, e: ev.BranchOpened) -> None
             state.touch(ns)
     there = {ns.node for ns in state.nodes.values() if ns.scope.owner is None}
     fold.entered = [name for name in fold.entered if name in there]
-    _enter(state, e.enters)
+    if e.enters and state.plan.definition.start:
+        _lead_to(state, e.enters)
+    else:
+        _enter(state, e.enters)
     fold.phases = _phases(state)
     state.fold_changed = True
 
@@ -191,6 +194,10 @@ def _ticket_raised(state: RunState, entry: ev.Entry, e: ev.TicketRaised) -> None
 def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> None:
     """Make the target and everything downstream of it pending again, as the next visit."""
     fold, root = state.fold, state.scopes["."]
+    if state.plan.definition.start:
+        fold.ticket = None
+        _lead_to(state, e.target)
+        return
     for ns in [ns for ns in state.nodes.values() if ns.scope is not root]:
         state.close(ns)  # instances inside maps and loops that were stopped, or failed
     state.scopes = {".": root}
@@ -209,6 +216,43 @@ def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> No
     fold.phases = _phases(state)
     _recount_failures(state)
     state.fold_changed = True
+
+
+def _lead_to(state: RunState, unit: str) -> None:
+    """Let a journey continue at a unit, on the path of the run alone."""
+    ns = state.nodes.get((unit, ROOT))
+    state.fold.tokens, state.fold.open_paths = {ROOT: (unit, ns.visit + 1 if ns else 1)}, {}
+    state.scopes[ROOT].unsettled = {END}
+    state.fold_changed = True
+
+
+def _reach(state: RunState, ns: NodeState) -> None:
+    """Note the unit that a path of a journey has reached."""
+    before = state.fold.tokens.get(ns.path)
+    if before == (ns.node, ns.visit):
+        return
+    state.fold.tokens = {**state.fold.tokens, ns.path: (ns.node, ns.visit)}
+    if before is not None:
+        left = paths_inside(before[0], ns.path)
+        state.fold.open_paths = {key: names for key, names in state.fold.open_paths.items() if key != left}
+    state.fold_changed = True
+
+
+def _paths_opened(state: RunState, entry: ev.Entry, e: ev.PathsOpened, ns: NodeState) -> None:
+    state.fold.open_paths = {**state.fold.open_paths, paths_inside(ns.node, ns.path): list(e.names)}
+    state.fold_changed = True
+
+
+def _path_ended(state: RunState, entry: ev.Entry, e: ev.PathEnded) -> None:
+    fold = state.fold
+    fold.tokens = {path: reached for path, reached in fold.tokens.items() if path != e.path}
+    state.fold_changed = True
+    if e.path == ROOT:
+        state.scopes[ROOT].unsettled = set()
+        return
+    _, name, _ = segments(e.path)[-1]
+    prefix = e.path.removesuffix(f"{name}.")
+    fold.open_paths = {**fold.open_paths, prefix: [n for n in fold.open_paths.get(prefix, ()) if n != name]}
 
 
 def _recount_failures(state: RunState) -> None:
@@ -231,6 +275,8 @@ def _is_of(error: ev.ErrorInfo, ns: NodeState) -> bool:
 def _node_scheduled(state: RunState, entry: ev.Entry, e: ev.NodeScheduled, ns: NodeState) -> None:
     _move(ns, _SCHEDULED)
     ns.attempt = e.attempt
+    if ns.plan.definition.unit:
+        _reach(state, ns)
     if e.undo is not None:
         ns.plan = step_undo_plan(ns.node, ns.scope.plan, e.undo)
         key = instance_text(ns.node, ns.path, ns.visit)
@@ -564,6 +610,7 @@ _NODE_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any, NodeState], Non
     ev.NodeCancelled: _node_cancelled,
     ev.ScopeOpened: _scope_opened,
     ev.OutputEdited: _output_edited,
+    ev.PathsOpened: _paths_opened,
 }
 
 _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
@@ -582,6 +629,7 @@ _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
     ev.VariablesSet: _variables_set,
     ev.TicketRaised: _ticket_raised,
     ev.TargetEntered: _target_entered,
+    ev.PathEnded: _path_ended,
     ev.ScopeClosed: _scope_closed,
     ev.StepCompleted: _step_completed,
     ev.StepStarted: _step_started,

@@ -125,6 +125,11 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     ticket: Ticket | None = None
     visits: dict[str, int] = {}
     """The current visit of top-level nodes that were entered again; what is inside a map or loop has its visit."""
+    tokens: dict[str, tuple[str, int]] = {}
+    """Of a journey: the unit that each execution path has reached, and its visit."""
+    open_paths: dict[str, list[str]] = {}
+    """Of a journey: the names of the paths of a parallel unit that have not arrived at the join, by the prefix that
+    they have in common."""
     entered: list[str] = []
     """Top-level nodes with a condition that a ticket or an operator led to: for them and what follows, the condition
     counts as true."""

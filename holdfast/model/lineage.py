@@ -149,6 +149,9 @@ class Dropped:
         """(prefix, round, since): rounds of a loop after this one."""
         self.unended: dict[Key, int] = {}
         """Maps and loops around a dropped instance, completed ones around a reopened one: their end is dropped."""
+        self._paths: list[tuple[str, int]] = []
+        """(path, since) of a journey: from there on its units are dropped, those of the paths that begin there, and
+        those behind the join to which it leads."""
         self._waits: dict[str, Key] = {}
         completed: set[Key] = set()
         for entry in line:
@@ -167,11 +170,14 @@ class Dropped:
     def _drop(self, plan: Plan, root: Instance, line: Sequence[ev.Entry]) -> None:
         node, path, visit = root
         since = 0
-        if visit > 1:
+        if visit > 1 or plan.definition.start:
             begun = next((e.seq for e in line if (e.node, e.path, e.visit) == root), None)
             if begun is None:
                 return  # it began after the cut
             since = begun
+        if plan.definition.start:
+            self._paths.append((path, since))
+            return
         around = scopes_around(plan, path)
         scope, scope_path = around[-1][0], around[-1][1]
         if node not in scope.nodes:  # the branch runs under a version without this node
@@ -209,6 +215,10 @@ class Dropped:
         """Whether an event is dropped."""
         if entry.node is not None and entry.path is not None:
             return self.has(entry.node, entry.path, entry.seq)
+        if type(entry.event) is ev.PathEnded:
+            return self._is_behind(entry.event.path, entry.seq)
+        if type(entry.event) is ev.TargetEntered:
+            return self._is_behind(ROOT, entry.seq)
         if type(entry.event) is not ev.WaitClosed or entry.event.wait_id not in self._waits:
             return False
         return self.has(*self._waits[entry.event.wait_id], entry.seq)
@@ -218,7 +228,7 @@ class Dropped:
         if is_undo(node):
             return not self._keeps_undone
         since = self._since.get((node, path))
-        if since is not None and seq >= since:
+        if (since is not None and seq >= since) or self._is_behind(path, seq):
             return True
         if path == "." or not (self._inside or self._later_rounds):
             return False
@@ -227,6 +237,12 @@ class Dropped:
         return any(
             path.startswith(prefix) and key_of(path, prefix) > key and seq >= since
             for prefix, key, since in self._later_rounds
+        )
+
+    def _is_behind(self, path: str, seq: int) -> bool:
+        """Whether what happened on a path of a journey at `seq` followed from a unit that is dropped."""
+        return any(
+            seq >= since and (path.startswith(dropped) or dropped.startswith(path)) for dropped, since in self._paths
         )
 
     def instance_of(self, wait_id: str) -> Key | None:

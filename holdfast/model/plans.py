@@ -16,6 +16,7 @@ import msgspec
 from holdfast.model.definition import Body, Definition, NodeDef
 from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
+from holdfast.model.journeys import ROUTES
 from holdfast.model.naming import segments, undo_of
 
 _VAR = "$"
@@ -157,6 +158,11 @@ def compile_definition(definition: Definition, version: int) -> Plan:
     captures: dict[tuple[int, str], dict[str, Capture]] = {}
     inputs: dict[tuple[str, str], tuple[str, Capture]] = {}
     root = _compile_scope(definition.nodes, definition.result, None, "", captures, inputs)
+    if definition.start:
+        root.entries = ()  # paths lead to units: rules/journeys.py
+        for unit in definition.nodes:
+            if unit.unit in ROUTES:
+                captures.setdefault((id(root), unit.id), {})[""] = ("", (), "")
     _pass_captures_into_loops(root, captures, inputs)
     _attach_captures(root, captures)
     phases: dict[str, frozenset[str]] = {

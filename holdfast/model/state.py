@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
+from holdfast.model.definition import END
 from holdfast.model.fold import Counters, Fold
 from holdfast.model.naming import (
     ROOT,
@@ -221,14 +222,16 @@ class RunState(msgspec.Struct, gc=False):
 
     def open_root(self) -> None:
         """Open the scope of the workflow itself, with nothing in it settled."""
-        self.scopes["."] = OpenScope(".", self.plan.root, None, unsettled=set(self.plan.root.nodes))
+        unsettled = {END} if self.plan.definition.start else set(self.plan.root.nodes)
+        self.scopes["."] = OpenScope(".", self.plan.root, None, unsettled=unsettled)
 
     def instance(self, node: str, path: str, visit: int | None = None) -> NodeState:
         """The instance, created as pending if it does not exist. Without `visit`: the current one."""
         ns = self.nodes.get((node, path))
         if ns is not None and visit is not None and visit != ns.visit:
-            # each visit of a node is undone by itself, one after the other; no other instance has two visits at once
-            assert is_undo(node), f"run {self.run_id}: visit {visit} of {node}@{path} during {ns.visit}"
+            # each visit of a node is undone by itself, one after the other; a unit of a journey is entered again
+            known = is_undo(node) or ns.plan.definition.unit
+            assert known, f"run {self.run_id}: visit {visit} of {node}@{path} during {ns.visit}"
             self.close(ns)
             ns = None
         if ns is None:
@@ -263,6 +266,14 @@ class RunState(msgspec.Struct, gc=False):
             owner.counters.opened = scope.key + 1
             self.touch(owner)
         return ns
+
+    def next_visit(self, plan: NodePlan, path: str) -> NodeState:
+        """Create the next instance of a unit of a journey on a path; the one before is closed."""
+        before = self.nodes.get((plan.id, path))
+        if before is not None:
+            self.close(before)
+        visit = before.visit + 1 if before is not None else 1
+        return self.create_instance(plan, self.scopes[ROOT], plan.id, path, visit)
 
     def to_undo(self, undo: str, path: str, visit: int) -> Undoable | None:
         """What a compensation undoes, if it is left to undo."""

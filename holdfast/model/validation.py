@@ -16,6 +16,7 @@ from holdfast.model.definition import Definition, NodeDef, read
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
 from holdfast.model.handlers import Handler, compensation_problem, inputs_taken
+from holdfast.model.journeys import journey_problems, target_problem
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX, PROBLEMS_LISTED_MAX
 from holdfast.model.ordering import cycles, order_problems, topological_order
 from holdfast.model.problems import (
@@ -28,7 +29,6 @@ from holdfast.model.problems import (
     near,
     policy_problems,
     repeated,
-    target_problem,
 )
 from holdfast.model.typecheck import compensation_mismatch, mismatches
 
@@ -103,6 +103,7 @@ class _Checker:
         self.problems += check_settings(d.settings)
         self.tickets()
         self.phases()
+        self.problems += journey_problems(d)
         self._collect_homes(d.nodes)
         self.has_maps = bool(self.homes) or any(n.kind == "map" for n in d.nodes)
         top = _Scope(nodes={n.id: n for n in d.nodes})
@@ -256,7 +257,7 @@ class _Checker:
                 )
 
     def call(self, node: NodeDef, where: str) -> None:
-        if not node.uses:
+        if not node.uses and node.unit != "join":
             hint = "name the function that it runs, as 'shop.charge'"
             self.add("unknown_handler", where, "uses", "the node names no handler", hint)
         for field, name in (("uses", node.uses), ("compensate", node.compensate)):

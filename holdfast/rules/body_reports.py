@@ -21,10 +21,11 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.journeys import ROUTES, answer_problem, target_problem
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import depth, instance_text, is_undo
 from holdfast.model.policies import NO_RETRY, seconds_until_retry
-from holdfast.model.problems import near, target_problem
+from holdfast.model.problems import near
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.rules import scopes
@@ -95,10 +96,14 @@ def checkpoint(d: Draft, c: cmd.Checkpoint) -> None:
 
 def complete(d: Draft, c: cmd.CompleteNode) -> None:
     """Complete a node whose body returned or raised a ticket."""
-    if c.target is None and c.ticket is None:
-        _complete(d, awake(d, c), c)
-        return
     ns = awake(d, c)
+    wrong = answer_problem(ns.plan.definition, c.captured.get("")) if ns.plan.definition.unit else None
+    if wrong is not None:
+        _fail(d, ns, ev.ErrorInfo("bad_branch", wrong, retryable=False))
+        return
+    if c.target is None and c.ticket is None:
+        _complete(d, ns, c)
+        return
     target, problem = _target(d, c)
     if problem is not None:
         _fail_target(d, ns, problem)
@@ -128,6 +133,9 @@ def _target(d: Draft, c: cmd.CompleteNode | cmd.PendNode) -> tuple[str, str | No
     definition = d.state.plan.definition
     if is_undo(c.node):
         return "", "a compensation cannot go to another node: its run is ending"
+    unit = d.state.plan.root.nodes.get(c.node)
+    if unit is not None and unit.definition.unit in ROUTES:
+        return "", f"{c.node} is a route: it answers with branches, and raises no ticket"
     if c.ticket is not None and definition.kind == "graph" and c.ticket not in definition.tickets:
         hint = near(c.ticket, definition.tickets) or f"declare it: @hf.workflow(tickets={{{c.ticket!r}: 'node'}})"
         return "", f"the workflow has no ticket {c.ticket!r} ({hint})"
@@ -156,6 +164,10 @@ def pend(d: Draft, c: cmd.PendNode) -> None:
     ns = awake(d, c)
     if is_undo(ns.node):
         _fail_target(d, ns, "a compensation cannot pend: its run is ending")
+        return
+    if ns.plan.definition.unit in ROUTES and c.error is None:
+        why = f"{ns.node} is a route, and a route cannot pend: it answers with branches, or pends with an error"
+        _fail(d, ns, ev.ErrorInfo("bad_branch", why, retryable=False))
         return
     target: str | None = None
     if c.error is None and (c.target is not None or c.ticket is not None):

@@ -130,6 +130,11 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
 def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
     """Skip everything that the target waits for and that has not completed; everything else continues."""
     _refuse_undone(head)
+    if plan.definition.start:
+        opening = _cut("jump", node, line, end_of(line))
+        opening.enter = node
+        opening.dropped = tuple(ns.text for ns in head.nodes.values() if not ns.settled)
+        return opening
     there = {ns.node: ns for ns in head.nodes.values() if ns.scope.owner is None}
     given = {parse_instance(text)[0] for text in edits.outputs}
     passed = [

@@ -187,7 +187,7 @@ def begin(
     for name in opening.skipped:
         d.emit(ev.NodeSkipped("jump", opening.enter), base.instance(name, base.plan.root.nodes[name].path(".")))
     _end_phases(d, phases)
-    if opening.enter:
+    if opening.enter and not d.state.plan.definition.start:
         _enter(d, opening.enter)
     if base.status is not RunStatus.CREATED:  # else it is set when the run begins
         runs.create(d)
@@ -258,7 +258,7 @@ def _is_wanted(base: RunState, timer: str) -> bool:
 
 def _runs_again(ns: NodeState, opening: Opening, reopened: set[tuple[str, str]]) -> bool:
     if ns.status is NodeStatus.FAILED:  # the cut is between a failure and the next attempt
-        return ns.node in ns.scope.unsettled
+        return ns.finished_at is None
     rerun = opening.reruns_all or ns.key in reopened or ns.plan.definition.on_crash == "rerun"
     return ns.status is NodeStatus.RUNNING and rerun
 

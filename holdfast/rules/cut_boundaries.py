@@ -88,7 +88,7 @@ def _into_baskets(line: Sequence[ev.Entry], index: int, base: RunState) -> Itera
     """A failure, the basket that it leads to, and the suspension of its node; a body that was cut off, and the question
     whether it was done."""
     for ns in base.nodes.values():
-        if ns.status is NodeStatus.FAILED and ns.node in ns.scope.unsettled:
+        if ns.status is NodeStatus.FAILED and ns.finished_at is None:
             i = next((i for i in range(index + 1, len(line)) if (line[i].node, line[i].path) == ns.key), None)
             if i is not None and type(line[i].event) is ev.WaitOpened:
                 yield i

@@ -17,7 +17,7 @@ from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.timers import question_timer
-from holdfast.rules import body_reports, nodes, questions, resuming, runs, undoing, waits
+from holdfast.rules import body_reports, journeys, nodes, questions, resuming, runs, undoing, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
 _MESSAGE, _CREATE = cmd.Message, cmd.Create
@@ -47,6 +47,8 @@ def settle(d: Draft) -> None:
     state = d.state
     if state.fold.ticket is not None:
         nodes.redeem_ticket(d)
+    if state.plan.definition.start:
+        journeys.move_all(d)
     if state.fold.closing or not state.scopes["."].unsettled:
         runs.conclude(d)
     if state.waits or state.timers:

@@ -284,7 +284,7 @@ def _propagate_one(d: Draft, ns: NodeState) -> None:
 
 
 def enter(d: Draft, scope: OpenScope) -> None:
-    """Decide what can be decided in a scope, in the order of the definition."""
+    """Decide what can be decided in a scope, in the order of the definition. (In a journey nothing: journeys.py.)"""
     if scope.owner is not None and (scopes.scope_has_ended(scope) or lacks_params(d, scope)):
         return
     if scope.unsettled == scope.plan.nodes.keys():  # a new scope: only what waits for nothing can be ready
@@ -337,6 +337,9 @@ def _enter_target(d: Draft, ticket: Ticket) -> None:
     state = d.state
     root = state.scopes["."]
     target = root.plan.nodes.get(ticket.target)
+    if target is not None and target.definition.unit:
+        d.emit(ev.TargetEntered(ticket.target))
+        return
     if target is None:
         why = f"the ticket of {ticket.node} leads to {ticket.target!r}, a node that this version does not have"
         d.emit(ev.ScopeClosed("failing", ev.ErrorInfo("bad_target", why)))

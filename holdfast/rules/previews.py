@@ -68,6 +68,8 @@ def _foreseen(begun: RunState) -> tuple[set[str], list[str]]:
     skipped: list[str] = []
     if begun.fold.closing:  # only compensations run
         return runs, skipped
+    if begun.plan.definition.start:  # what follows is known when a route has answered
+        return {unit for unit, _ in begun.fold.tokens.values()}, skipped
     for name, plan in root.plan.nodes.items():
         ns = there.get(name)
         if ns is not None and ns.settled:

@@ -25,7 +25,7 @@ from holdfast.model.problems import near
 from holdfast.model.references import captured, check_size
 from holdfast.model.state import NodeState, WaitState
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.rules import body_reports, nodes, questions, runs, scopes, waits
+from holdfast.rules import body_reports, journeys, nodes, questions, runs, scopes, waits
 from holdfast.rules.draft import Draft, Refusal
 
 RESUMABLE = ("pause", "hold", "basket")
@@ -54,6 +54,8 @@ def take_over(d: Draft, c: cmd.TakeOver) -> None:
     elif state.status is RunStatus.CREATED:
         runs.begin(d)
     else:
+        if not c.graceful:
+            journeys.evaluate_routes_again(d)
         resume_all(d)
 
 

@@ -200,7 +200,7 @@ def _rest(audit: AuditFacts, row: RunRow, evidence: Evidence) -> Iterator[Violat
         what = f"the journal ends with {audit.ended}, and no branch was opened"
         yield _wrong(audit, "I35", what, seq=audit.seq, means=Repair.RECOVER)
     for ns in state.nodes.values():
-        if ns.status is NodeStatus.FAILED and ns.node in ns.scope.unsettled:
+        if ns.status is NodeStatus.FAILED and ns.finished_at is None:
             what = f"{_name((ns.node, ns.path, ns.visit))} failed and was to be tried again, and nothing followed"
             yield _wrong(audit, "I12", what, (ns.node, ns.path, ns.visit), seq=ns.output_seq, means=Repair.RECOVER)
 

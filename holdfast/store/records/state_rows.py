@@ -17,7 +17,7 @@ from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import wait_about
 from holdfast.model.fold import Counters, Fold
 from holdfast.model.journal_format import RAISES, encode, format_of, moment, new_hash
-from holdfast.model.naming import depth, is_undo, undoes_step, undone_by
+from holdfast.model.naming import ROOT, depth, is_undo, undoes_step, undone_by
 from holdfast.model.plans import Plan, step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
@@ -232,6 +232,8 @@ def node_from_row(state: RunState, row: NodeRow) -> NodeState:
         assert undo is not None
         plan = undo
     scope_path = path[: len(path) - len(plan.lane)] if plan.lane else path
+    if plan.definition.unit:
+        scope_path = ROOT
     scope = state.scopes.get(scope_path) or OpenScope(scope_path, scope_plan, None)
     status = _NODE_STATUSES[status_name]
     counters = _counters(counted) if counted else None
@@ -284,6 +286,8 @@ def state_from_rows(
         ns = state.nodes[node.node, node.path] = node_from_row(state, node)
         if ns.status in NODE_SETTLED:
             ns.scope.unsettled.discard(ns.node)
+    if plan.definition.start and row.started_at is not None and ROOT not in state.fold.tokens:
+        state.scopes[ROOT].unsettled = set()  # its path has ended
     for wait in map(_wait_from_row, waits):
         state.waits[wait.wait_id] = wait
         holder = state.nodes.get((wait.node, wait.path))
