@@ -16,7 +16,7 @@ import msgspec
 from holdfast.model.definition import Body, Definition, NodeDef
 from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
-from holdfast.model.journeys import ROUTES
+from holdfast.model.journey_shape import ROUTES
 from holdfast.model.naming import segments, undo_of
 
 _VAR = "$"
@@ -97,6 +97,17 @@ class ScopePlan(msgspec.Struct, gc=False):
                     found.add(name)
                     todo.append(name)
         return found
+
+    def upstream(self, node: str) -> list[str]:
+        """Everything in this scope that a node waits for, however indirectly, in the order of the definition."""
+        found: set[str] = set()
+        todo = [node]
+        while todo:
+            for name in self.nodes[todo.pop()].waits_for:
+                if name not in found:
+                    found.add(name)
+                    todo.append(name)
+        return [name for name in self.nodes if name in found]
 
 
 def condition_left(scope: ScopePlan, plan: NodePlan, entered: Sequence[str]) -> Expr | None:

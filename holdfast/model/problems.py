@@ -11,14 +11,14 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.model import texts
-from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Settings
+from holdfast.model.definition import DEFAULT_QUEUE, NodeDef, Settings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, NODE_VISITS_MAX, PRIORITY_MAX
 from holdfast.model.policies import Retry, seconds

@@ -16,7 +16,7 @@ from holdfast.model.definition import Definition, NodeDef, read
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import LEAVES, Expr, chains_of, problem_of, walk
 from holdfast.model.handlers import Handler, compensation_problem, inputs_taken
-from holdfast.model.journeys import journey_problems, target_problem
+from holdfast.model.journey_shape import journey_problems, target_problem
 from holdfast.model.limits import LOOP_VISITS_MAX, MAP_LIMIT_DEFAULT, NAME_LENGTH_MAX, PROBLEMS_LISTED_MAX
 from holdfast.model.ordering import cycles, order_problems, topological_order
 from holdfast.model.problems import (

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.journeys import ROUTES, answer_problem, target_problem
+from holdfast.model.journey_shape import ROUTES, answer_problem, target_problem
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import depth, instance_text, is_undo
 from holdfast.model.policies import NO_RETRY, seconds_until_retry

@@ -130,16 +130,15 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
 def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
     """Skip everything that the target waits for and that has not completed; everything else continues."""
     _refuse_undone(head)
-    if plan.definition.start:
-        opening = _cut("jump", node, line, end_of(line))
-        opening.enter = node
-        opening.dropped = tuple(ns.text for ns in head.nodes.values() if not ns.settled)
-        return opening
+    if plan.definition.start:  # every path ends where it is, and the run continues with the target alone
+        ends = (head.nodes.get((unit, path)) for path, (unit, _) in head.fold.tokens.items())
+        dropped = tuple(ns.text for ns in ends if ns is not None and ns.status is not NodeStatus.COMPLETED)
+        return Opening(line[-1].branch, line[end_of(line)].seq, "jump", node, dropped, enter=node)
     there = {ns.node: ns for ns in head.nodes.values() if ns.scope.owner is None}
     given = {parse_instance(text)[0] for text in edits.outputs}
     passed = [
         name
-        for name in _upstream(plan, node)
+        for name in plan.root.upstream(node)
         if name not in there or there[name].status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED)
     ]
     opening = _cut("jump", node, line, end_of(line))
@@ -150,23 +149,11 @@ def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, 
     return opening
 
 
-def _upstream(plan: Plan, node: str) -> list[str]:
-    """Everything that a top-level node waits for, however indirectly, in the order of the definition."""
-    found: set[str] = set()
-    todo = [node]
-    while todo:
-        for name in plan.root.nodes[todo.pop()].waits_for:
-            if name not in found:
-                found.add(name)
-                todo.append(name)
-    return [name for name in plan.root.nodes if name in found]
-
-
 def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState) -> Opening:
     """Drop the target and everything downstream of it, and what was undone; the rest stays completed, and what failed
     or was cancelled elsewhere runs again."""
     opening = _cut(kind, instance_text(*target), line, end_of(line))
-    undone = [_shown(undone_instance(*ns.instance)) for ns in head.changed if is_undo(ns.node)]
+    undone = [instance_text(*undone_instance(*ns.instance)) for ns in head.changed if is_undo(ns.node)]
     opening.dropped = (opening.target, *undone)
     _reopen(opening, failed(line, head), line, head)
     return opening
@@ -194,7 +181,7 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
     elif not found and head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         hint = _to_resume(head) or f"; it has the status {head.status}"
         raise Refusal("nothing_failed", f"nothing of the run has failed{hint}")
-    opening = _cut("retry", ", ".join(map(_shown, found)) or "its end", line, end_of(line))
+    opening = _cut("retry", ", ".join(instance_text(*key) for key in found) or "its end", line, end_of(line))
     _reopen(opening, found, line, head)
     return opening
 
@@ -204,9 +191,9 @@ def _failed_with(wanted: Instance, head: RunState, known: Sequence[Instance]) ->
     map that collects its errors, when it is named."""
     everything = [ns.instance for ns in head.changed if ns.status is NodeStatus.FAILED and not is_undo(ns.node)]
     if wanted not in everything:
-        names = ", ".join(map(_shown, known)) or "nothing"
+        names = ", ".join(instance_text(*key) for key in known) or "nothing"
         hint = _to_resume(head, wanted) or f"; failed: {names}"
-        raise Refusal("not_failed", f"{_shown(wanted)} has not failed{hint}")
+        raise Refusal("not_failed", f"{instance_text(*wanted)} has not failed{hint}")
     node, path, _ = wanted
     around = [f for f in everything if path.startswith(paths_inside(f[0], f[1]))]
     inside = [f for f in everything if f[1].startswith(paths_inside(node, path))]
@@ -244,13 +231,15 @@ def _retry_undos(wanted: Sequence[Instance], line: Sequence[ev.Entry], head: Run
     there = _failed_undos(head)
     for instance in wanted:
         if instance not in there:
-            names = ", ".join(map(_shown, there)) or "none"
-            raise Refusal("not_failed", f"{_shown(instance)} has not failed; compensations that failed: {names}")
-    opening = _cut("retry", ", ".join(map(_shown, wanted)), line, end_of(line))
+            names = ", ".join(instance_text(*key) for key in there) or "none"
+            raise Refusal(
+                "not_failed", f"{instance_text(*instance)} has not failed; compensations that failed: {names}"
+            )
+    opening = _cut("retry", ", ".join(instance_text(*key) for key in wanted), line, end_of(line))
     visits = Counter((ns.node, ns.path) for ns in head.changed if is_undo(ns.node))
-    opening.reopened = tuple(_shown(key) for key in wanted if visits[key[:2]] == 1)
+    opening.reopened = tuple(instance_text(*key) for key in wanted if visits[key[:2]] == 1)
     # of several visits the state holds the one that was undone last: any other begins from its start
-    opening.dropped = tuple(_shown(key) for key in wanted if visits[key[:2]] > 1)
+    opening.dropped = tuple(instance_text(*key) for key in wanted if visits[key[:2]] > 1)
     return opening
 
 
@@ -262,18 +251,18 @@ def _refuse_undo(found: Instance, head: RunState) -> None:
     """Refuse a compensation as a place to continue from: it undoes a node when its run ends."""
     if is_undo(found[0]):
         of_step = undoes_step(found[1])
-        node = _shown(undone_instance(*found)) if of_step else undone_by(found[0])
-        way = f"retry {_shown(found)} to repeat it alone, or " if found in _failed_undos(head) else ""
+        node = instance_text(*undone_instance(*found)) if of_step else undone_by(found[0])
+        way = f"retry {instance_text(*found)} to repeat it alone, or " if found in _failed_undos(head) else ""
         raise Refusal(
             "compensation",
-            f"{_shown(found)} is the compensation of {'a step of ' if of_step else ''}{node}, and a run cannot "
+            f"{instance_text(*found)} is the compensation of {'a step of ' if of_step else ''}{node}, and a run cannot "
             f"continue from there: {way}fork at {node} to do {node} and what follows again, under new idempotency keys",
         )
 
 
 def _refuse_undone(head: RunState) -> None:
     if any(is_undo(ns.node) for ns in head.changed):
-        there = ", ".join(map(_shown, _failed_undos(head)[:INSTANCES_LISTED_MAX]))
+        there = ", ".join(instance_text(*key) for key in _failed_undos(head)[:INSTANCES_LISTED_MAX])
         retried = f"; compensations that failed can be retried: {there}" if there else ""
         raise Refusal(
             "compensated",
@@ -352,7 +341,7 @@ def _not_kept(head: RunState, plan: Plan) -> list[str]:
             (before.lane, before.definition.kind, before.definition.uses, before.definition.body)
             == (node.lane, new.kind, new.uses, new.body)
         )
-        if same and all(n in kept for n in _upstream(plan, name)):
+        if same and all(n in kept for n in plan.root.upstream(name)):
             kept.add(name)
     return [
         instance_text(ns.node, ns.path)
@@ -385,7 +374,10 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     found = [key for key in found if len(scopes_around(plan, key[1])) == 1] or found
     if len(found) > 1:
         # a bare name would mean all of them again
-        names = [f"{node}#{visit}" if path == "." else _shown((node, path, visit)) for _, path, visit in sorted(found)]
+        names = [
+            f"{node}#{visit}" if path == "." else instance_text(*(node, path, visit))
+            for _, path, visit in sorted(found)
+        ]
         shown, more = names[:INSTANCES_LISTED_MAX], len(names) - INSTANCES_LISTED_MAX
         listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
         raise Refusal("ambiguous", f"{node} has {len(found)} instances, name one of them: {listed}")
@@ -398,7 +390,3 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
         raise Refusal("unknown_node", f"the compensation {node} has not run; compensations that have: {ran}")
     there = ", ".join(list(plan.root.nodes)[:INSTANCES_LISTED_MAX])
     raise Refusal("unknown_node", f"there is no node {node} in workflow {plan.definition.name}; it has {there}")
-
-
-def _shown(key: Instance) -> str:
-    return instance_text(*key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from holdfast.model import events as ev
 from holdfast.model.definition import END
-from holdfast.model.journeys import names_in
+from holdfast.model.journey_shape import names_in
 from holdfast.model.naming import ROOT, paths_inside, segments
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus, RunStatus

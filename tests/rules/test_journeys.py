@@ -9,45 +9,14 @@ import pytest
 
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model import validation
-from holdfast.model.definition import Definition, NodeDef, Settings
+from holdfast.model.definition import NodeDef
 from holdfast.model.statuses import RUN_TERMINAL, RunStatus
 from tests.rules.play import Play, error
-
-
-def step(unit: str, following: str, **options: Any) -> NodeDef:
-    return NodeDef(id=unit, uses=unit, unit="step", next=following, **options)
-
-
-def route(unit: str, **branches: str) -> NodeDef:
-    return NodeDef(id=unit, uses=unit, unit="route", branches=branches)
-
-
-def parallel(unit: str, join: str, **branches: str) -> NodeDef:
-    return NodeDef(id=unit, uses=unit, unit="parallel", join=join, branches=branches)
-
-
-def dynamic(unit: str, join: str, following: str) -> NodeDef:
-    return NodeDef(id=unit, uses=unit, unit="parallel", join=join, next=following)
-
-
-def join(unit: str, following: str) -> NodeDef:
-    return NodeDef(id=unit, unit="join", next=following)
+from tests.rules.units import TWO_BRANCHES, dynamic, join, parallel, route, step
 
 
 def journey(*units: NodeDef, **options: Any) -> Play:
     return Play(*units, start=units[0].id, **options)
-
-
-TWO_BRANCHES = (
-    step("a", "split"),
-    parallel("split", "meet", eu="e1", us="u1"),
-    step("e1", "e2"),
-    step("e2", "meet"),
-    step("u1", "meet"),
-    join("meet", "z"),
-    step("z", "end"),
-)
 
 
 def running(play: Play) -> list[str]:
@@ -395,43 +364,3 @@ def test_journeys_with_crashes_pends_and_failures_come_to_the_same_end(seed: int
                 done.append(node)
     assert play.state.status is RunStatus.COMPLETED
     assert sorted(done) == ["inner", "l1", "outer", "r1", "x1", "y1", "z"]
-
-
-# --- validation --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("units", "code"),
-    [
-        ((step("a", "nowhere"),), "unknown_unit"),
-        ((step("a", "end"), step("b", "end")), "unreachable"),
-        ((parallel("p", "", x="b"), step("b", "end")), "bad_join"),
-        ((parallel("p", "j", x="b"), step("b", "end"), join("j", "end")), "bad_branch"),
-        ((parallel("p", "j", x="b", y="c"), step("b", "j"), step("c", "b"), join("j", "end")), None),
-        ((parallel("p", "j", x="b"), step("b", "j"), join("j", "b")), "bad_branch"),
-        ((step("a", "j"), join("j", "end")), "bad_join"),
-        ((route("r"),), "no_branches"),
-        ((step("a", "end", when=["input", "x"]),), "not_in_journey"),
-        ((step("a", "b", args={}), step("b", "end", args={"x": ["node", "a"]})), "not_in_journey"),
-    ],
-)
-def test_a_journey_with_a_wrong_shape_is_refused(units: tuple[NodeDef, ...], code: str | None) -> None:
-    definition = Definition(name="j", nodes=units, start=units[0].id)
-    codes = {p.code for p in validation.check(definition)} - {"unknown_input"}
-    assert codes == ({code} if code else set())
-
-
-def test_no_unit_is_called_end() -> None:
-    definition = Definition(name="j", nodes=(step("end", "end"),), start="end")
-    assert "not_in_journey" in {p.code for p in validation.check(definition)}
-
-
-def test_tickets_lead_outside_of_parallel_branches_only_and_failures_cannot_continue() -> None:
-    definition = Definition(
-        name="j",
-        nodes=TWO_BRANCHES,
-        start="a",
-        tickets={"t": "e1", "u": "meet"},
-        settings=Settings(on_failure="continue"),
-    )
-    assert {p.code for p in validation.check(definition)} == {"bad_target", "not_in_journey"}

@@ -1,4 +1,4 @@
-"""Journeys: which units a journey has, where its parallel branches begin and meet, and where tickets may lead.
+"""Journey shape: which units a journey has, where its parallel branches begin and meet, and where tickets may lead.
 
 Owns: the parallel units around each unit, and every problem of a journey's shape: units that are missing, unreachable
 or reached in two ways that exclude each other, branches without a join, what a journey cannot have. The targets that
