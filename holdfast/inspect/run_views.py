@@ -27,7 +27,8 @@ from holdfast.store.records.expected_rows import WaitAndTimerHistory
 from holdfast.store.records.journal import History, event_of
 from holdfast.store.records.run_records import current_visits, fold_of, input_of, result_of, terminal_event
 from holdfast.store.records.state_rows import node_row
-from holdfast.store.row_types import EngineRow, EventRow, LinkedRow, NodeRow, RunRow, VersionRow, WaitRow
+from holdfast.store.row_types import EngineRow, EventRow, LinkedRow, NodeRow, RunRow, WaitRow
+from holdfast.store.version_contract import VersionRow
 
 
 def event_views(store: Store, run_no: int, after: int = 0, limit: int | None = None) -> list[EventView]:

@@ -42,12 +42,12 @@ from holdfast.store.row_types import (
     Standing,
     Suspect,
     TimerRow,
-    VersionRow,
     WaitRow,
 )
+from holdfast.store.version_contract import VersionStore
 
 
-class Store(Protocol):
+class Store(VersionStore, Protocol):
     """What a driver offers. Operations that write are called through one writer; those that read may run beside it.
 
     Synchronous by design on SQLite; the engine calls the writing operations from its writer thread (or, embedded with
@@ -76,10 +76,6 @@ class Store(Protocol):
     def commit(self, group: Sequence[Commit]) -> list[CommitResult]: ...
     def reserve_run_numbers(self, count: int) -> int:
         """Reserve `count` run numbers that were never given out before; the first of them."""
-        ...
-
-    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        """Return the number of this definition under its name; a new number if its hash is new."""
         ...
 
     def register_engine(self, row: EngineRow) -> None: ...
@@ -318,8 +314,6 @@ class Store(Protocol):
         """Engines that own runs and are not registered, so that no engine would notice their death; by name."""
         ...
 
-    def version(self, workflow: str, version: int) -> VersionRow | None: ...
-    def latest_version(self, workflow: str) -> VersionRow | None: ...
     def now(self) -> int:
         """The time by the clock that all engines of the store share, in microseconds since 1970. Like `renew_engine`,
         it does not wait for other work."""
@@ -359,10 +353,6 @@ class Store(Protocol):
 
     def health(self, *, thorough: bool) -> Health:
         """`thorough` reads the whole file."""
-        ...
-
-    def versions(self) -> list[VersionRow]:
-        """All stored definitions."""
         ...
 
     def rebuild(self, rebuilt: Rebuilt) -> bool:

@@ -8,7 +8,7 @@ Invariants: sees only what was committed. What one operation returns was true at
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, TypeVar
@@ -31,9 +31,9 @@ from holdfast.store.row_types import (
     Standing,
     Suspect,
     TimerRow,
-    VersionRow,
     WaitRow,
 )
+from holdfast.store.version_queries import VersionQueries
 
 _LAST = "\U0010ffff"
 """Sorts after everything that begins with a prefix."""
@@ -55,12 +55,8 @@ def _asked_row(row: tuple[Any, ...]) -> AskedRow:
     return AskedRow(row[0], row[1], WaitRow._make(row[2:]))
 
 
-class Queries(ABC):
+class Queries(VersionQueries):
     """The reading half of a driver."""
-
-    @abstractmethod
-    def _rows(self, name: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
-        """Return all rows of the statement with this name."""
 
     @abstractmethod
     def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
@@ -298,14 +294,6 @@ class Queries(ABC):
     def unknown_owners(self) -> list[str]:
         return [engine for (engine,) in self._rows("unknown_owners")]
 
-    def version(self, workflow: str, version: int) -> VersionRow | None:
-        rows = self._rows("version", (workflow, version))
-        return VersionRow._make(rows[0]) if rows else None
-
-    def latest_version(self, workflow: str) -> VersionRow | None:
-        rows = self._rows("latest_version", (workflow,))
-        return VersionRow._make(rows[0]) if rows else None
-
     def counts(self) -> dict[str, int]:
         return dict(self._rows("counts"))
 
@@ -333,9 +321,6 @@ class Queries(ABC):
             bindings = (*bindings, FORMAT)
         found = list(map(Suspect._make, self._rows(f"suspect_{check}", bindings)))
         return sorted(found, key=lambda one: (one.run_no, one.node or "", one.path or "", one.found))
-
-    def versions(self) -> list[VersionRow]:
-        return list(map(VersionRow._make, self._rows("all_versions")))
 
 
 def _evidence(ask: Ask, run_no: int, after: int, limit: int | None) -> Evidence:

@@ -261,6 +261,8 @@ class Commit(msgspec.Struct, gc=False):
     """(node, path, visit): rows that the run no longer has, on a new branch or by its journal."""
     version: int = 0
     """The version that the run is pinned to from now on; 0: unchanged."""
+    begins: tuple[str, int] | None = None
+    """(workflow, version) that a new branch of the run begins under. Like that of a new run it must not be retired."""
     expected_hash: bytes | None = None
     """The hash of the last event, as its owner knows it; None: any hash at `expected_seq`. A database that fell back to
     an earlier state gives run numbers out again, and a new run can have the token and the last seq of the old one."""
@@ -269,11 +271,11 @@ class Commit(msgspec.Struct, gc=False):
 class CommitResult(NamedTuple):
     """How one commit of a group ended. `refusal` None: it is durable."""
 
-    refusal: Literal["fenced", "run_exists", "number_taken", "failed", "damaged", "replaced"] | None
+    refusal: Literal["fenced", "run_exists", "number_taken", "failed", "damaged", "replaced", "retired"] | None
     """`number_taken`: another run has the number of a new one. Numbers are given out once, so the database has fallen
     back to an earlier state since. `damaged`: a part of the database that the commit needs cannot be read. `replaced`:
     the commit was written, but its answer was lost and the run has another token by now: the next owner does what
-    follows from it."""
+    follows from it. `retired`: a run, or a branch, would begin under a version that is retired."""
     detail: str = ""
 
 
@@ -294,16 +296,6 @@ class EngineRow(NamedTuple):
     """The inode of its lock file: `lock_file` is a base name, which another file could have."""
     awake_until: int = 0
     """When its lease expires in the time by which the engine counts it: monotonic time, on that boot."""
-
-
-class VersionRow(NamedTuple):
-    """One row of `workflow_versions`: an immutable definition, numbered per name."""
-
-    workflow: str
-    version: int
-    hash: str
-    definition: bytes
-    created_at: int
 
 
 class Evidence(NamedTuple):

@@ -18,6 +18,7 @@ import pytest
 import holdfast as hf
 from holdfast.inspect.doctor.check import check
 from holdfast.model.errors import StoreError, StoreMissing, UnfinishedCopy, UsageError
+from holdfast.model.rollouts import Target
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.store import copying
 from holdfast.store.contents import NOT_COPIED, Contents, Meta, Row
@@ -30,6 +31,7 @@ from holdfast.store.row_types import EngineRow
 from holdfast.store.sql_files import migrations
 from holdfast.store.sqlite.sqlite_contents import SqliteContents
 from holdfast.store.urls import contents_at, database_file, is_postgres, store_at
+from holdfast.store.version_contract import AliasMove
 from tests.doctor.ward import admit
 from tests.engine.kit import until_async
 from tests.servers import PostgresServer
@@ -71,6 +73,7 @@ async def fill(path: Path) -> None:
         await waiting.signal("later", "kept", id="early")
         await engine.start(copy_asking, run_id="asking", n=1)
         await (await engine.get("forked").fork("second", as_run="sibling")).result()
+        engine.store.move_alias(AliasMove("copy_asking", "stable", 1, Target(1).encode(), 5, "ann", ""), [1])
         await until_async(lambda: _waits(engine, waiting))
 
 

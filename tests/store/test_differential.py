@@ -25,8 +25,8 @@ from tests.store.postgres_kit import sql
 
 HISTORIES = 60
 TABLES = (
-    "workflow_versions", "run_state", "run_node_state", "run_events", "run_branches", "run_inbox_messages", "run_waits",
-    "run_timers", "engines", "engine_slots",
+    "workflow_versions", "alias_moves", "run_state", "run_node_state", "run_events", "run_branches",
+    "run_inbox_messages", "run_waits", "run_timers", "engines", "engine_slots",
 )  # fmt: skip
 EMPTY = (
     f"WITH {', '.join(f'_{table} AS (DELETE FROM holdfast.{table})' for table in TABLES)} "  # noqa: S608

@@ -24,7 +24,8 @@ from holdfast.store.contract import Store
 from holdfast.store.records.expected_rows import ExpectedRows, JournalAudit
 from holdfast.store.records.journal import Plans
 from holdfast.store.records.run_records import find_run
-from holdfast.store.row_types import EventRow, RunRow, VersionRow
+from holdfast.store.row_types import EventRow, RunRow
+from holdfast.store.version_contract import VersionRow
 
 
 def audit_of(store: Store, plans: Plans, row: RunRow, *, early_micros: int = 0) -> Audit:

@@ -84,8 +84,9 @@ class GroupWriter:
         return [*await self.write(group[:middle]), *await self.write(group[middle:])]
 
     async def _write_others(self, group: Sequence[Commit]) -> list[CommitResult]:
-        """Refuse the commits whose fence does not match, and write the others."""
-        refused = await self._fenced(group)
+        """Refuse the commits whose fence does not match, or that begin something under a retired version, and write the
+        others."""
+        refused = await self._fenced(group) or await self._retired(group)
         if not refused:  # the conflicting transaction was rolled back
             return await self.write(group)
         passing = [commit for commit in group if commit.run_no not in refused]
@@ -103,6 +104,18 @@ class GroupWriter:
             )
             for commit in group
             if commit.change is not None and not _passes(commit, known.get(commit.run_no))
+        }
+
+    async def _retired(self, group: Sequence[Commit]) -> dict[int, CommitResult]:
+        """The results of commits that begin a run or a branch under a retired version."""
+        begun = {commit.run_no: _begun(commit) for commit in group}
+        versions = sorted({version for some in begun.values() for version in some})
+        columns = zip(*versions, strict=True) if versions else ((), ())
+        retired = set(map(tuple, await self._connection.fetch(self._sql["retired_versions"], *columns)))
+        return {
+            run_no: CommitResult("retired", f"version {version} of workflow {workflow} is retired")
+            for run_no, some in begun.items()
+            for workflow, version in retired.intersection(some)
         }
 
     async def _failed(self, commit: Commit, error: Exception) -> CommitResult:
@@ -194,6 +207,7 @@ class _Rows:
         self._outcomes: list[tuple[Any, ...]] = []
         self._branches: list[tuple[Any, ...]] = []
         self._gone: list[tuple[Any, ...]] = []
+        self._begun: set[tuple[str, int]] = set()
         for commit in group:
             self._take(commit)
         waits, timers = _layers(self._waits, 2), _layers(self._timers, 2)
@@ -201,6 +215,7 @@ class _Rows:
         settled_last = bool(self.ended)  # what a run has settled itself is not for close_inbox
         self.first: list[Part] = [
             *self._fence(),
+            *_part("lock_versions", sorted(self._begun)),
             *_part("create_runs", self._creates),
             *_part("put_nodes", self._nodes),
             *_part("append_events", self._events),
@@ -252,6 +267,9 @@ class _Rows:
             raise ValueError(f"a commit of run {commit.run_no} needs either `create` or `change`")
         if commit.create is not None:
             self._creates.append(astuple(commit.create))
+            self._begun.add((commit.create.workflow, commit.create.version))
+        if commit.begins is not None:
+            self._begun.add(commit.begins)
         self._waits += commit.waits
         self._timers += commit.timers
         self._outcomes += commit.outcomes
@@ -264,6 +282,13 @@ class _Rows:
             self._gone += [(commit.run_no, *instance) for instance in commit.gone]
         for child in commit.children:
             self._take(child)
+
+
+def _begun(commit: Commit) -> list[tuple[str, int]]:
+    """The versions under which runs and branches of a commit begin."""
+    own = [] if commit.create is None else [(commit.create.workflow, commit.create.version)]
+    own += [] if commit.begins is None else [commit.begins]
+    return own + [version for child in commit.children for version in _begun(child)]
 
 
 def state_of_run(

@@ -64,7 +64,10 @@ class Statements:
     def _put_together(self, names: tuple[str, ...]) -> str:
         bodies: list[str] = []
         used = 0
-        end = "when_all_passed" if names[0].startswith("fence") else "done"
+        if "lock_versions" in names:
+            end = "when_all_passed_and_active" if names[0].startswith("fence") else "when_active"
+        else:
+            end = "when_all_passed" if names[0].startswith("fence") else "done"
         for name in (*names, end):
             body = self._named[name]
             bodies.append(_renumbered(body, used))

@@ -19,8 +19,8 @@ from holdfast.model.journal_format import FORMAT
 from holdfast.model.statuses import accepts
 from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.postgres.group_statement import GroupWriter, portions, state_of_run
-from holdfast.store.postgres.postgres_access import PostgresAccess
 from holdfast.store.postgres.postgres_connections import describe, in_transaction
+from holdfast.store.postgres.postgres_versions import PostgresVersions
 from holdfast.store.row_types import (
     Check,
     Commit,
@@ -41,7 +41,7 @@ READ_EVERYTHING_SECONDS = 24 * 3600.0
 """How long reading a whole database may take: at 100 MB a second, 8 TB."""
 
 
-class PostgresStore(PostgresAccess):
+class PostgresStore(PostgresVersions):
     """The store in a schema of a PostgreSQL database: `postgresql://user:password@host:5432/database?schema=holdfast`.
 
     Any thread may call any operation, also one that runs an event loop, which is blocked meanwhile. Raises StoreError
@@ -60,13 +60,6 @@ class PostgresStore(PostgresAccess):
         assert count > 0
         end: int = self._write("take_run_numbers", (count,))[0][0]
         return end - count
-
-    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        while True:
-            rows = self._rows("version_of_hash", (workflow, content_hash))
-            rows = rows or self._write("add_version", (workflow, content_hash, definition, now))
-            if rows:
-                return cast(int, rows[0][0])
 
     def register_engine(self, row: EngineRow) -> None:
         self._write("put_engine", row)

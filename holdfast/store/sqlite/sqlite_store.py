@@ -31,7 +31,8 @@ from holdfast.store.sqlite.sqlite_connections import (
     translated,
 )
 from holdfast.store.sqlite.sqlite_opening import find_file, open_memory, open_writer
-from holdfast.store.sqlite.sqlite_reads import Readers, SqliteReads
+from holdfast.store.sqlite.sqlite_reads import Readers
+from holdfast.store.sqlite.sqlite_versions import SqliteVersions
 from holdfast.store.sqlite.sqlite_writes import claim, close_inbox, rebuild, release, send, write_group
 
 _SQL = load("sqlite")
@@ -39,7 +40,7 @@ _T = TypeVar("_T")
 _SYNCHRONOUS_FULL = 2
 
 
-class SqliteStore(SqliteReads):
+class SqliteStore(SqliteVersions):
     """The store in a SQLite file (`sqlite:///runs.db`, `sqlite:////var/lib/runs.db`, a path) or in memory (`sqlite://`).
 
     Any thread may call any operation. Raises StoreError or one of its kinds, and OutcomeUnknown from one that writes.
@@ -126,15 +127,6 @@ class SqliteStore(SqliteReads):
         assert count > 0
         end: int = self._write("take_run_numbers", (count,))[0][0]
         return end - count
-
-    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        def register(cursor: apsw.Cursor) -> int:
-            rows = cursor.execute(_SQL["version_of_hash"], (workflow, content_hash)).fetchall()
-            if not rows:
-                rows = cursor.execute(_SQL["add_version"], (workflow, content_hash, definition, now)).fetchall()
-            return cast(int, rows[0][0])
-
-        return self._transaction(register)
 
     def register_engine(self, row: EngineRow) -> None:
         self._write("put_engine", row)

@@ -92,8 +92,14 @@ _CLOSE_INBOX = Repeated("close_inbox", _SQL["close_inbox"])
 _RELEASE = Repeated("release", _SQL["release"])
 
 _DURABLE = CommitResult(None)
-_HEAD_HASH, _FOLD = (RunRow.__struct_fields__.index(name) for name in ("head_hash", "fold"))
+_WORKFLOW, _VERSION, _HEAD_HASH, _FOLD = (
+    RunRow.__struct_fields__.index(name) for name in ("workflow", "version", "head_hash", "fold")
+)
 _winnable = msgspec.json.Decoder(list[list[Any]]).decode
+
+
+class Retired(Exception):
+    """A run or a branch of the group would begin under a retired version."""
 
 
 class Fenced(Exception):
@@ -103,20 +109,22 @@ class Fenced(Exception):
 def write_group(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResult]:
     try:
         return _write_together(cursor, group)
-    except (Fenced, *BAD_COMMIT):
+    except (Fenced, Retired, *BAD_COMMIT):
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN IMMEDIATE")
         return _write_one_by_one(cursor, group)
 
 
 def _write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[CommitResult]:
-    """Write the whole group. Raises Fenced or one of BAD_COMMIT, and then the transaction must be rolled back."""
+    """Write the whole group. Raises Fenced, Retired or one of BAD_COMMIT; then the transaction must be rolled
+    back."""
     moves: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     creates: list[tuple[Any, ...]] = []
     nodes: list[tuple[Any, ...]] = []
     events: list[tuple[Any, ...]] = []
     rare: list[Commit] = []
+    begins: list[tuple[str, int]] = []
     for commit in group:
         change = commit.change
         if isinstance(change, RunStep):
@@ -140,11 +148,15 @@ def _write_together(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Commit
         ):
             rare.append(commit)
             _take_new_runs(commit, creates, nodes, events, rare)
+            if commit.begins is not None:
+                begins.append(commit.begins)
 
     if steps:
         _fence(cursor, _STEP_RUNS, _SQL["step_run"], steps)
     if moves:
         _fence(cursor, _MOVE_RUNS, _SQL["move_run"], moves)
+    if creates or begins:
+        _refuse_retired(cursor, creates, begins)
     if creates:
         _execute(cursor, _CREATE_RUNS, creates)
     if nodes:
@@ -169,6 +181,9 @@ def _write_one_by_one(cursor: apsw.Cursor, group: Sequence[Commit]) -> list[Comm
             landed.append(
                 CommitResult("fenced", f"run {commit.run_no} is not at token {commit.token}, {commit.expected_seq=}")
             )
+        except Retired as error:
+            _undo(cursor)
+            landed.append(_what_is_taken(cursor, commit) or CommitResult("retired", str(error)))
         except BAD_COMMIT as error:
             _undo(cursor)
             taken = _what_is_taken(cursor, commit) if isinstance(error, apsw.ConstraintError) else None
@@ -189,6 +204,15 @@ def _fence(cursor: apsw.Cursor, many: Repeated, one: str, rows: list[tuple[Any, 
         cursor.execute(sql, _flat(rows[start:end]))
         if changes() != end - start:
             raise Fenced
+
+
+def _refuse_retired(cursor: apsw.Cursor, creates: list[tuple[Any, ...]], begins: list[tuple[str, int]]) -> None:
+    """Raise Retired if a version under which something begins is retired: nearly always none is."""
+    retired = cursor.execute(_SQL["retired_versions"]).fetchall()
+    if retired:
+        wanted = {*begins, *((row[_WORKFLOW], row[_VERSION]) for row in creates)}
+        for workflow, version in wanted.intersection(cast(list[tuple[str, int]], retired)):
+            raise Retired(f"version {version} of workflow {workflow} is retired")
 
 
 def _execute(cursor: apsw.Cursor, statement: Repeated, rows: list[tuple[Any, ...]]) -> None:

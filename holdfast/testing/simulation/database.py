@@ -21,7 +21,8 @@ from holdfast.store.sql_files import load
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 RARE = ("run_waits", "run_timers", "run_inbox_messages", "run_branches")
-TABLES = ("run_state", "run_node_state", "run_events", *RARE, "engines", "engine_slots", "workflow_versions")
+OF_ENGINES_AND_VERSIONS = ("engines", "engine_slots", "workflow_versions", "alias_moves")
+TABLES = ("run_state", "run_node_state", "run_events", *RARE, *OF_ENGINES_AND_VERSIONS)
 """Everything that an exploration writes to, except the counter of runs."""
 _UNFINISHED = "SELECT 1 FROM run_state WHERE status NOT IN ('completed', 'failed', 'cancelled') LIMIT 1"
 _TO_DO = """
@@ -35,7 +36,9 @@ WHERE r.status NOT IN ('completed', 'failed', 'cancelled') AND r.hold IS NULL AN
 LIMIT 1"""
 _LEASES = "SELECT engine, expires_at FROM engines ORDER BY engine"
 _SLOTS = "SELECT pool, engine, held FROM engine_slots ORDER BY pool, engine"
-_NUMBERS = "SELECT next_run_no, (SELECT count(*) FROM workflow_versions) FROM store_meta"
+_NUMBERS = """
+SELECT next_run_no, (SELECT count(*) FROM workflow_versions), (SELECT count(retired_at) FROM workflow_versions),
+    (SELECT count(*) FROM alias_moves) FROM store_meta"""
 Image = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 Contents = Mapping[str, list[Any]]
 """All rows of a database, in the driver's form."""

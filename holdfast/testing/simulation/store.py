@@ -13,12 +13,17 @@ from typing import Any, Protocol, TypeVar
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.queries import Queries
 from holdfast.store.row_types import Commit, CommitResult, EngineRow, MessageRow, RunRow, Sent, Standing
+from holdfast.store.version_contract import AliasMove, Moved, Retirement
+from holdfast.store.version_queries import VersionQueries
 from holdfast.testing.simulation.database import WorldDatabase
 from holdfast.testing.simulation.faults import PowerCut
 from holdfast.testing.simulation.virtual_loop import VirtualClock
 
 T = TypeVar("T")
-_READS = frozenset(name for name in vars(Queries) if not name.startswith("_")) - {"store_id", "standing"}
+_READS = frozenset(name for part in (Queries, VersionQueries) for name in vars(part) if not name.startswith("_")) - {
+    "store_id",
+    "standing",
+}
 """Every operation that only reads. One that is neither here nor below is unknown: it may write."""
 
 
@@ -130,9 +135,20 @@ class ProcessStore:
         first: int = self._write("reserve_run_numbers", None, count)
         return first
 
-    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
-        number: int = self._write("register_version", workflow, workflow, content_hash, definition, now)
+    def register_version(
+        self, workflow: str, content_hash: str, definition: bytes, now: int, code: bytes = b"", deploy: bool = False
+    ) -> int:
+        row = (workflow, content_hash, definition, now, code, deploy)
+        number: int = self._write("register_version", workflow, *row)
         return number
+
+    def retire_version(self, workflow: str, version: int, now: int) -> Retirement:
+        done: Retirement = self._write("retire_version", (workflow, version), workflow, version, now)
+        return done
+
+    def move_alias(self, move: AliasMove, versions: Sequence[int]) -> Moved:
+        moved: Moved = self._write("move_alias", move, move, versions)
+        return moved
 
     def register_engine(self, row: EngineRow) -> None:
         self._write("register_engine", row, row)

@@ -800,7 +800,7 @@ class StoreConformance(Suite):
         first, latest = store.version("order", 1), store.latest_version("order")
         assert first is not None
         assert latest is not None
-        assert tuple(first) == ("order", 1, "h1", b"one", 1)
+        assert tuple(first) == ("order", 1, "h1", b"one", 1, b"", None)
         assert (latest.version, latest.definition) == (2, b"two")
         assert store.version("order", 3) is None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import asdict, replace
 
 from holdfast.model.statuses import BRANCH_REQUESTS
-from holdfast.store.row_types import Commit, CommitResult, MessageRow, RunChange, Sent, TimerRow, WaitRow
+from holdfast.store.row_types import Commit, CommitResult, MessageRow, RunChange, RunRow, Sent, TimerRow, WaitRow
 from tests.store.oracle.tables import ENDED, Impossible, Tables, add, checked
 
 _TOO_LATE = b'{"outcome":"refused","code":"finished","why":"the run has ended"}'
@@ -23,16 +23,33 @@ def land(tables: Tables, commit: Commit, before: Tables) -> CommitResult:
         or commit.expected_hash not in (None, run.head_hash)
     ):
         return CommitResult("fenced")
+    retired = _retired(tables, commit)
+    if retired and not any(tables.with_id(new.run_id) for new in _created(commit)):
+        return CommitResult("retired", retired)
     try:
         _apply(tables, commit)
     except Impossible as error:
-        created = [new.create for new in (commit, *commit.children) if new.create is not None]
+        created = _created(commit)
         if any(before.with_id(new.run_id) is not None for new in created):
             return CommitResult("run_exists", str(error))
         if any(new.run_no in before.runs for new in created):
             return CommitResult("number_taken", str(error))
         return CommitResult("failed", str(error))
     return CommitResult(None)
+
+
+def _created(commit: Commit) -> list[RunRow]:
+    return [new.create for new in (commit, *commit.children) if new.create is not None]
+
+
+def _retired(tables: Tables, commit: Commit) -> str:
+    """Which version nothing can begin under."""
+    begun = [(new.workflow, new.version) for new in _created(commit)]
+    begun += [] if commit.begins is None else [commit.begins]
+    there = (tables.versions.get(version) for version in begun)
+    return next(
+        (f"{row.workflow} {row.version}" for row in there if row is not None and row.retired_at is not None), ""
+    )
 
 
 def _apply(tables: Tables, commit: Commit) -> None:

@@ -26,9 +26,9 @@ from holdfast.store.row_types import (
     Standing,
     Suspect,
     TimerRow,
-    VersionRow,
     WaitRow,
 )
+from holdfast.store.version_contract import AliasMove, VersionRow
 from tests.store.oracle import checks
 from tests.store.oracle.tables import (
     ENDED,
@@ -329,5 +329,23 @@ class OracleReads:
         found = checks.suspects(self.tables, check, before)
         return [suspect for suspect in found if first_no <= suspect.run_no <= last_no]
 
-    def versions(self) -> list[VersionRow]:
-        return sorted(self.tables.versions.values(), key=lambda row: (row.workflow, row.version))
+    def versions(self, workflow: str | None = None) -> list[VersionRow]:
+        found = [row for row in self.tables.versions.values() if workflow in (None, row.workflow)]
+        return sorted(found, key=lambda row: (row.workflow, row.version))
+
+    def latest_active(self, workflow: str) -> int | None:
+        return max((row.version for row in self.versions(workflow) if row.retired_at is None), default=None)
+
+    def unfinished_by_version(self, workflow: str) -> dict[int, int]:
+        live = [run.version for run in self.tables.runs.values() if run.workflow == workflow and run.status in LIVE]
+        return {version: live.count(version) for version in sorted(set(live))}
+
+    def alias_moves(self, workflow: str, alias: str) -> list[AliasMove]:
+        return [move for key, move in sorted(self.tables.alias_moves.items()) if key[:2] == (workflow, alias)]
+
+    def alias(self, workflow: str, alias: str) -> AliasMove | None:
+        return next(reversed(self.alias_moves(workflow, alias)), None)
+
+    def aliases(self, workflow: str | None = None) -> list[AliasMove]:
+        names = sorted({key[:2] for key in self.tables.alias_moves if workflow in (None, key[0])})
+        return [self.alias_moves(*name)[-1] for name in names]

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.model.rollouts import points_to
 from holdfast.store.row_types import (
     Check,
     Commit,
@@ -24,8 +25,8 @@ from holdfast.store.row_types import (
     Rebuilt,
     RunRow,
     Sent,
-    VersionRow,
 )
+from holdfast.store.version_contract import AliasMove, Moved, Retirement, VersionRow
 from tests.store.oracle import commits
 from tests.store.oracle.reads import OracleReads
 from tests.store.oracle.tables import (
@@ -80,17 +81,53 @@ class OracleStore(OracleReads):
 
         return self._write(reserve)
 
-    def register_version(self, workflow: str, content_hash: str, definition: bytes, now: int) -> int:
+    def register_version(
+        self, workflow: str, content_hash: str, definition: bytes, now: int, code: bytes = b"", deploy: bool = False
+    ) -> int:
         def register(tables: Tables) -> int:
             known = [row for row in tables.versions.values() if row.workflow == workflow]
             for row in known:
                 if row.hash == content_hash:
+                    if deploy:
+                        tables.versions[workflow, row.version] = row._replace(code=code, retired_at=None)
                     return row.version
             number = len(known) + 1
-            tables.versions[workflow, number] = VersionRow(workflow, number, content_hash, definition, now)
+            tables.versions[workflow, number] = VersionRow(workflow, number, content_hash, definition, now, code)
             return number
 
         return self._write(register)
+
+    def retire_version(self, workflow: str, version: int, now: int) -> Retirement:
+        def retire(tables: Tables) -> Retirement:
+            row = tables.versions.get((workflow, version))
+            if row is None:
+                return Retirement("unknown_version")
+            if row.retired_at is not None:
+                return Retirement(None)
+            if version in self.unfinished_by_version(workflow):
+                return Retirement("unfinished", self.unfinished_by_version(workflow)[version])
+            pointing = [move.alias for move in self.aliases(workflow) if version in points_to(move.target)]
+            if pointing:
+                return Retirement("aliased", 0, pointing)
+            tables.versions[workflow, version] = row._replace(retired_at=now)
+            return Retirement(None)
+
+        return self._write(retire)
+
+    def move_alias(self, move: AliasMove, versions: Sequence[int]) -> Moved:
+        def write(tables: Tables) -> Moved:
+            targets = [tables.versions.get((move.workflow, version)) for version in versions]
+            if None in targets:
+                return "unknown_version"
+            if any(row is not None and row.retired_at is not None for row in targets):
+                return "retired"
+            last = self.alias(move.workflow, move.alias)
+            if last is not None and last.no >= move.no:
+                return "moved" if last == move else "raced"
+            tables.alias_moves[move[:3]] = move
+            return "moved"
+
+        return self._write(write)
 
     def register_engine(self, row: EngineRow) -> None:
         self._write(lambda tables: tables.engines.update({row.engine: row}))

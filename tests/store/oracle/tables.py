@@ -22,9 +22,9 @@ from holdfast.store.row_types import (
     NodeRow,
     RunRow,
     TimerRow,
-    VersionRow,
     WaitRow,
 )
+from holdfast.store.version_contract import AliasMove, VersionRow
 
 LIVE: Final = ("created", "running", "suspended", "recovering")
 ENDED: Final = ("completed", "failed", "cancelled")
@@ -48,6 +48,7 @@ class Tables:
     timers: dict[tuple[int, str], TimerRow] = field(default_factory=dict)
     messages: dict[str, MessageRow] = field(default_factory=dict)
     versions: dict[tuple[str, int], VersionRow] = field(default_factory=dict)
+    alias_moves: dict[tuple[str, str, int], AliasMove] = field(default_factory=dict)
     engines: dict[str, EngineRow] = field(default_factory=dict)
     slots: dict[tuple[str, str], int] = field(default_factory=dict)
     """(pool, engine): how many places it holds."""

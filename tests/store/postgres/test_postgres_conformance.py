@@ -12,6 +12,7 @@ from tests.store.conformance.engines import EnginesConformance, SharedEnginesCon
 from tests.store.conformance.orders import OrderConformance
 from tests.store.conformance.people import PeopleConformance
 from tests.store.conformance.store import SharedStoreConformance, StoreConformance
+from tests.store.conformance.versions import SharedVersionsConformance, VersionsConformance
 
 
 class TestServer(
@@ -22,6 +23,8 @@ class TestServer(
     OrderConformance,
     SharedStoreConformance,
     SharedEnginesConformance,
+    VersionsConformance,
+    SharedVersionsConformance,
 ):
     @pytest.fixture
     def connect(self, postgres: PostgresServer) -> Callable[[], Store]:
@@ -30,7 +33,12 @@ class TestServer(
 
 
 class TestPooled(
-    StoreConformance, EnginesConformance, OrderConformance, SharedStoreConformance, SharedEnginesConformance
+    StoreConformance,
+    EnginesConformance,
+    OrderConformance,
+    SharedStoreConformance,
+    SharedEnginesConformance,
+    VersionsConformance,
 ):
     """Nothing is prepared and nothing is set, as a transaction pooler needs it."""
 

@@ -136,6 +136,8 @@ GROUPS = [
     ["fence_steps", "put_nodes", "append_events"],
     ["fence_moves", "create_runs", "put_nodes", "append_events", "put_waits", "put_timers", "settle_messages"],
     ["create_runs", "append_events"],
+    ["lock_versions", "create_runs", "append_events"],
+    ["fence_moves", "lock_versions", "put_branches"],
     ["add_messages"],
     ["drop_nodes"],
     ["put_branches"],
@@ -150,7 +152,9 @@ MAY_BE_READ_WHOLE = {
 def texts(name: str) -> dict[str, str]:
     """Every statement that is executed as it stands, and some of a group's."""
     statements = Statements(name)
-    parts = {part for group in GROUPS for part in group} | {"when_all_passed", "done"}
+    parts = {part for group in GROUPS for part in group} | {
+        *("when_all_passed", "done", "when_all_passed_and_active", "when_active")
+    }
     found = {one: statements[one] for one in statements if one not in parts}
     return found | {" ".join(group): statements._put_together(tuple(group)) for group in GROUPS}
 

@@ -12,6 +12,7 @@ from tests.store.conformance.engines import EnginesConformance, SharedEnginesCon
 from tests.store.conformance.orders import OrderConformance
 from tests.store.conformance.people import PeopleConformance
 from tests.store.conformance.store import SharedStoreConformance, StoreConformance
+from tests.store.conformance.versions import SharedVersionsConformance, VersionsConformance
 
 
 class TestFile(
@@ -22,13 +23,17 @@ class TestFile(
     OrderConformance,
     SharedStoreConformance,
     SharedEnginesConformance,
+    VersionsConformance,
+    SharedVersionsConformance,
 ):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: SqliteStore(f"sqlite:///{tmp_path}/runs.db")
 
 
-class TestMemory(StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance, OrderConformance):
+class TestMemory(
+    StoreConformance, CheckingConformance, PeopleConformance, EnginesConformance, OrderConformance, VersionsConformance
+):
     @pytest.fixture
     def connect(self) -> Callable[[], Store]:
         return lambda: SqliteStore("sqlite://")

@@ -921,6 +921,7 @@ def test_every_statement_can_be_prepared_and_none_walks_through_finished_runs() 
     migrate(connection, "test")
     may_be_walked = (
         "run_state_live", "run_state_ready", "run_state_finished", "run_inbox_messages_new", "run_timers_due",
+        "workflow_versions_retired",
     )  # fmt: skip
     for name in load("sqlite"):
         if name in ("runs", "all_versions", "free_all_runs"):

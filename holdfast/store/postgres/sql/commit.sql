@@ -53,6 +53,14 @@ created AS (
             last_engine, format)
     RETURNING CASE WHEN engine IS NULL THEN pg_notify('holdfast', '') END)
 
+-- name: lock_versions
+-- The versions under which runs or branches begin: locked, so that none of them is retired meanwhile (see lock_version).
+-- It waits for a transaction that retires one, and then sees it.
+begun AS MATERIALIZED (
+    SELECT w.retired_at FROM unnest($1::text[], $2::bigint[]) AS v (workflow, version)
+    JOIN holdfast.workflow_versions AS w ON w.workflow = v.workflow AND w.version = v.version
+    FOR KEY SHARE OF w)
+
 -- name: put_nodes
 -- The current rows of instances. A row keeps its place in the order of first scheduling.
 nodes AS (
@@ -144,6 +152,14 @@ gone AS (
 -- name: when_all_passed
 -- The end of a statement with a fence: it divides by zero, and so nothing of it happens, unless this many runs passed.
 SELECT pg_current_xact_id(), 1 / (count(*) = $1)::int FROM fence
+
+-- name: when_all_passed_and_active
+-- The same where runs or branches begin: unless no version under which they do is retired, too.
+SELECT pg_current_xact_id(), 1 / (count(*) = $1)::int, 1 / ((SELECT count(retired_at) FROM begun) = 0)::int FROM fence
+
+-- name: when_active
+-- The same without a fence.
+SELECT pg_current_xact_id(), 1 / ((SELECT count(retired_at) FROM begun) = 0)::int
 
 -- name: done
 -- The end of a statement without a fence.

@@ -24,10 +24,6 @@ FROM (SELECT run_no FROM holdfast.run_state WHERE run_no > $1 ORDER BY run_no LI
 -- The runs of a range of numbers.
 SELECT run_no FROM holdfast.run_state WHERE run_no BETWEEN $1 AND $2 ORDER BY run_no;
 
--- name: all_versions
--- All definitions.
-SELECT workflow, version, hash, definition, created_at FROM holdfast.workflow_versions ORDER BY workflow, version;
-
 -- name: durability
 -- Whether a commit that returned is on the disk.
 SELECT current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off';

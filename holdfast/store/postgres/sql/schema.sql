@@ -35,8 +35,22 @@ CREATE TABLE holdfast.workflow_versions (
     hash       text   COLLATE "C" NOT NULL,
     definition bytea  NOT NULL,
     created_at bigint NOT NULL,
+    code       bytea  NOT NULL DEFAULT '',
+    retired_at bigint,
     PRIMARY KEY (workflow, version),
     UNIQUE (workflow, hash)
+);
+
+-- The history of aliases, never changed. The last move of an alias says where it points; without `target`: nowhere.
+CREATE TABLE holdfast.alias_moves (
+    workflow text   COLLATE "C" NOT NULL,
+    alias    text   COLLATE "C" NOT NULL,
+    no       bigint NOT NULL,
+    target   bytea,
+    at       bigint NOT NULL,
+    actor    text   NOT NULL,
+    reason   text   NOT NULL,
+    PRIMARY KEY (workflow, alias, no)
 );
 
 CREATE TABLE holdfast.run_state (

@@ -22,10 +22,6 @@ SELECT count(*), max(run_no) FROM (SELECT run_no FROM run_state WHERE run_no > ?
 -- The runs of a range of numbers.
 SELECT run_no FROM run_state WHERE run_no BETWEEN ?1 AND ?2 ORDER BY run_no;
 
--- name: all_versions
--- All definitions.
-SELECT workflow, version, hash, definition, created_at FROM workflow_versions ORDER BY workflow, version;
-
 -- name: integrity_check
 -- What SQLite says about its own file: pages, rows, indexes.
 PRAGMA integrity_check;

@@ -29,9 +29,26 @@ CREATE TABLE workflow_versions (
     hash       TEXT    NOT NULL,
     definition BLOB    NOT NULL,
     created_at INTEGER NOT NULL,
+    code       BLOB    NOT NULL DEFAULT x'',
+    retired_at INTEGER,
     PRIMARY KEY (workflow, version),
     UNIQUE (workflow, hash)
 ) STRICT;
+
+-- Read by every group that creates a run; nearly always empty.
+CREATE INDEX workflow_versions_retired ON workflow_versions (workflow, version) WHERE retired_at IS NOT NULL;
+
+-- The history of aliases, never changed. The last move of an alias says where it points; without `target`: nowhere.
+CREATE TABLE alias_moves (
+    workflow TEXT    NOT NULL,
+    alias    TEXT    NOT NULL,
+    no       INTEGER NOT NULL,
+    target   BLOB,
+    at       INTEGER NOT NULL,
+    actor    TEXT    NOT NULL,
+    reason   TEXT    NOT NULL,
+    PRIMARY KEY (workflow, alias, no)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE run_state (
     run_no      INTEGER PRIMARY KEY,
