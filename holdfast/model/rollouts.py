@@ -18,9 +18,8 @@ from typing import Final
 import msgspec
 
 from holdfast.model.errors import UsageError
+from holdfast.model.limits import BUCKETS
 
-BUCKETS: Final = 10_000
-"""A share is counted in buckets: hundredths of a per cent."""
 STABLE: Final = "stable"
 """The alias of a start that names none, if it exists."""
 LATEST: Final = "latest"
