@@ -252,6 +252,6 @@ DOCUMENT_DEPTH_MAX = 100
 DOCUMENT_INTEGER_MAX = 2**63 - 1
 """The largest whole number that every reader of a journal can hold."""
 
-BUCKETS: Final = 10_000
+BUCKETS = 10_000
 """Buckets that the starts of a workflow fall into, by key: a share of an alias is a number of them, hundredths of a per
 cent, which is finer than a roll-out needs and coarse enough to be written."""
