@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from holdfast.authoring import workflows
+from holdfast.authoring import rivals, workflows
 from holdfast.model import handlers
 
 OURS = ("tests.", "examples.")
@@ -32,7 +32,7 @@ _defined: dict[str, dict[str, Registered]] = defaultdict(dict)
 @contextmanager
 def importing() -> Iterator[None]:
     """While a test module is imported: its names compete with nothing that was imported before."""
-    workflows._claimed.clear()
+    rivals._claimed.clear()
     yield
     _note_defined()
 
@@ -40,7 +40,7 @@ def importing() -> Iterator[None]:
 @contextmanager
 def registry_of(module: ModuleType) -> Iterator[None]:
     """While a test of this module runs: a registry of its own, which starts with what the module can see."""
-    kept = dict(handlers._handlers), dict(handlers._workflows), set(handlers._strict), dict(workflows._claimed)
+    kept = dict(handlers._handlers), dict(handlers._workflows), set(handlers._strict), dict(rivals._claimed)
     for seen in _seen_by(module):
         for workflow in _defined.get(seen, {}).values():
             _register(workflow)
@@ -48,7 +48,7 @@ def registry_of(module: ModuleType) -> Iterator[None]:
         yield
     finally:
         _note_defined()
-        registries = (handlers._handlers, handlers._workflows, handlers._strict, workflows._claimed)
+        registries = (handlers._handlers, handlers._workflows, handlers._strict, rivals._claimed)
         for registry, before in zip(registries, kept, strict=True):
             registry.clear()
             registry.update(before)  # type: ignore[arg-type]  # each with its own
@@ -61,12 +61,12 @@ def registry_of(module: ModuleType) -> Iterator[None]:
 def _register(workflow: Registered) -> None:
     is_strict = workflow.settings.on_code_change == "fail"
     handlers.register_workflow(workflow.name, lambda: workflow.registered, is_strict=is_strict)
-    workflows._claimed[workflow.name] = workflow
+    rivals._claimed[workflow.name] = workflow
 
 
 def _note_defined() -> None:
     """Remember what was defined at the top of test modules, also of those that a test has imported just now."""
-    for name, workflow in workflows._claimed.items():
+    for name, workflow in rivals._claimed.items():
         module = workflow.fn.__module__
         if "<" not in workflow.fn.__qualname__ and module.startswith(OURS):
             _defined[module].setdefault(name, workflow)

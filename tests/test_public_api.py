@@ -107,7 +107,7 @@ FUNCTIONS = {
     "when": "condition",
     "workflow": (
         "fn/ name persistence on_failure on_code_change timeout priority concurrency queue variables "
-        "tickets max_recoveries max_visits"
+        "tickets max_recoveries max_visits retry"
     ),
 }
 

@@ -7,24 +7,25 @@ Never: runs a node durably (see engine and worker).
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
 from holdfast.authoring import functions, tracing
 from holdfast.authoring.functions import Signature
-from holdfast.authoring.refs import refs_in, trace_error
+from holdfast.authoring.refs import expression, refs_in, trace_error
 from holdfast.authoring.tracing import Placed
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, bare_context, current_body, receiving
 from holdfast.model.errors import DefinitionError, InvalidInput, TraceError, UsageError
 from holdfast.model.expressions import Expr
-from holdfast.model.handlers import ALIASES, Handler, Parameter, compensation_problem, inputs_taken
+from holdfast.model.handlers import ALIASES, Handler, Parameter, compensation_problem
 from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.problems import PRIORITIES, Problem, priority_problem
 from holdfast.model.schemas import schema_of
@@ -59,7 +60,7 @@ class Node(Placed, Generic[P, R]):
         self, fn: Callable[..., Any], options: NodeOptions, name: str | None, names: dict[str, Any] | None = None
     ) -> None:
         self.fn = fn
-        self.options = options
+        self.declared = options
         self.name = name or functions.handler_name(fn)
         """The handler's name, by which definitions refer to the function."""
         self.names = names or {}
@@ -106,9 +107,9 @@ class Node(Placed, Generic[P, R]):
     def handler(self) -> Handler:
         """What the engine needs to run the function."""
         signature = self.signature
-        if self.options.process:
+        if self.declared.process:
             kind: handlers.BodyKind = "process"
-        elif self.options.inline:
+        elif self.declared.inline:
             kind = "inline"
         else:
             kind = "async" if inspect.iscoroutinefunction(self.fn) else "sync"
@@ -121,33 +122,64 @@ class Node(Placed, Generic[P, R]):
             returns=signature.returns,
             fingerprint=functions.fingerprint(self.fn),
             code=functions.location(self.fn),
+            defaults=_default_expressions(signature),
+            fields=_fields(self.declared),
+            compensate=None if self.declared.compensate is None else self.declared.compensate.name,
+            accepts_none=functions.accepts_none(signature),
         )
+
+    def options(
+        self,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        priority: int | None = None,
+        on_crash: Literal["rerun", "fail", "ask"] | None = None,
+    ) -> Self:
+        """The same with other options for one call: `charge.options(timeout="5s", retry=hf.Retry(3))(order)`, also in
+        `ctx.step(charge.options(timeout="5s"), order)`. What is not given stays as declared."""
+        changes: dict[str, Any] = {"retry": retry, "priority": priority, "on_crash": on_crash}
+        changes |= {"timeout": None if timeout is None else seconds(timeout)}
+        changes |= {"heartbeat": None if heartbeat is None else seconds(heartbeat)}
+        given = {name: value for name, value in changes.items() if value is not None}
+        _check_options(f"{self.fn.__name__}.options", retry, on_crash or "rerun", priority or 0)
+        configured = copy.copy(self)
+        configured.declared = msgspec.structs.replace(self.declared, **given)
+        return configured
 
     def definition_fields(self, args: Mapping[str, Expr]) -> dict[str, Any]:
         """The options as they stand in a definition, of a node that is given these arguments."""
-        options = self.options
-        undo = options.compensate
-        taken = inputs_taken(undo.signature.params, self.signature.params) if undo else ()
-        return {
-            "delay": (options.delay if self.delay_seconds is None else self.delay_seconds) or None,
-            "retry": options.retry,
-            "timeout": options.timeout,
-            "heartbeat": options.heartbeat,
-            "on_crash": options.on_crash,
-            "compensate": undo.name if undo else None,
-            "compensate_inputs": tuple(name for name in taken if name in args),
-            "compensate_retry": undo.options.retry if undo else None,
-            "compensate_timeout": undo.options.timeout if undo else None,
-            "compensate_heartbeat": undo.options.heartbeat if undo else None,
-            "compensate_on_crash": undo.options.on_crash if undo else "rerun",
-            "compensate_concurrency": undo.options.concurrency if undo else None,
-            "compensate_accepts_none": functions.accepts_none(undo.signature) if undo else False,
-            "compensate_idempotent": undo.options.idempotent if undo else False,
-            "concurrency": options.concurrency,
-            "priority": options.priority,
-            "idempotent": options.idempotent,
-            "returns": schema_of(self.signature.returns),
-        }
+        fields = _fields(self.declared)
+        if self.delay_seconds is not None:
+            fields["delay"] = self.delay_seconds or None
+        undo = self.declared.compensate
+        undone = {} if undo is None else handlers.compensation_fields(undo.handler, self.signature.params, args)
+        return {**fields, **undone, "returns": schema_of(self.signature.returns)}
+
+
+def _fields(declared: NodeOptions) -> dict[str, Any]:
+    return {
+        "delay": declared.delay or None,
+        "retry": declared.retry,
+        "timeout": declared.timeout,
+        "heartbeat": declared.heartbeat,
+        "on_crash": declared.on_crash,
+        "concurrency": declared.concurrency,
+        "priority": declared.priority,
+        "idempotent": declared.idempotent,
+    }
+
+
+def _default_expressions(signature: Signature) -> dict[str, Expr]:
+    found: dict[str, Expr] = {}
+    for p in signature.params:
+        if p.name in signature.defaults:
+            try:
+                found[p.name] = expression(signature.defaults[p.name], p.annotation, what=p.name)
+            except TraceError:
+                continue  # a default that only Python can hold (a sentinel): the function applies it itself
+    return found
 
 
 def bound_expressions(
@@ -265,14 +297,9 @@ def node(
     harmless. `concurrency` bounds the bodies of this function that run at once, over all engines of a database.
     `name` is the handler's name in definitions (default: `module.function`); its last part is the default id of nodes.
     """
-    if on_crash not in ("rerun", "fail", "ask"):
-        raise UsageError(f"on_crash={on_crash!r} is not one of 'rerun', 'fail', 'ask'")
+    _check_options("@hf.node", retry, on_crash, priority)
     if compensate is not None and not isinstance(compensate, Node):
         raise UsageError(f"compensate={compensate!r} is not a node; decorate it with @hf.node")
-    if retry is not None and not isinstance(retry, Retry):
-        raise UsageError(f"retry={retry!r} is not an hf.Retry")
-    if (wrong_priority := priority_problem(priority)) is not None:
-        raise UsageError(f"priority={priority!r}: {wrong_priority} ({PRIORITIES})")
     options = NodeOptions(
         delay=delay_seconds(delay, "delay"),
         retry=retry,
@@ -289,6 +316,15 @@ def node(
     if fn is None:
         return NodeDecorator(options, name)
     return _decorate(fn, options, name)
+
+
+def _check_options(what: str, retry: Any, on_crash: str, priority: Any) -> None:
+    if on_crash not in ("rerun", "fail", "ask"):
+        raise UsageError(f"{what}: on_crash={on_crash!r} is not one of 'rerun', 'fail', 'ask'")
+    if retry is not None and not isinstance(retry, Retry):
+        raise UsageError(f"{what}: retry={retry!r} is not an hf.Retry")
+    if (wrong_priority := priority_problem(priority)) is not None:
+        raise UsageError(f"{what}: priority={priority!r}: {wrong_priority} ({PRIORITIES})")
 
 
 def _decorate(fn: Callable[..., Any], options: NodeOptions, name: str | None) -> Node[..., Any]:

@@ -24,7 +24,7 @@ from holdfast.model.current import current_body
 from holdfast.model.definition import NodeDef, Phase
 from holdfast.model.errors import TraceError, UsageError
 from holdfast.model.expressions import CHOICES, Expr, nodes_of, operands
-from holdfast.model.policies import delay_seconds
+from holdfast.model.policies import Retry, delay_seconds
 
 SCOPE_DEPTH_MAX: Final = 20
 """Maps and loops inside each other; a body that maps over itself ends with a clear error."""
@@ -61,9 +61,11 @@ class Frame:
 class Trace:
     """A workflow while its function runs."""
 
-    def __init__(self, name: str, variables: dict[str, Any]) -> None:
+    def __init__(self, name: str, variables: dict[str, Any], retry: Retry | None = None) -> None:
         self.name = name
         self.variables = variables
+        self.retry = retry
+        """The policy of nodes that have none of their own."""
         self.phases: dict[str, Phase] = {}
         self.ids: set[str] = set()
         self.counts: dict[str, int] = {}
@@ -101,6 +103,8 @@ class Trace:
         frame = self.frame
         if frame.closed_by:
             raise trace_error(f"{frame.closed_by} cannot call nodes")
+        if node.get("kind", "call") == "call" and node.get("retry") is None:
+            node["retry"] = self.retry
         built = NodeDef(
             when=frame.condition,
             after=self.after_ids(after),

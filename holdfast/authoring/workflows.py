@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.authoring import functions, tracing
+from holdfast.authoring import functions, rivals, tracing
 from holdfast.authoring.functions import CHILD_OPTIONS, RESERVED_INPUTS, Signature
 from holdfast.authoring.node_decorator import Ctx, Duration, bound_expressions, check_function
 from holdfast.authoring.refs import Ref, trace_error
@@ -27,7 +27,7 @@ from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Param,
 from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
 from holdfast.model.handlers import Handler, RegisteredWorkflow
 from holdfast.model.limits import NODE_VISITS_MAX
-from holdfast.model.policies import seconds
+from holdfast.model.policies import Retry, seconds
 from holdfast.model.schemas import schema_of
 from holdfast.model.values import builtins
 
@@ -48,19 +48,22 @@ class Workflow(Placed, Generic[P, R]):
         variables: Mapping[str, Any],
         names: dict[str, Any] | None = None,
         tickets: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
     ) -> None:
         self.fn = fn
         self.name = name
         self.settings = settings
         self.variables = dict(variables)
         self.tickets = dict(tickets or {})
+        self.retry = retry
+        """The policy of nodes that have none of their own; of durable code that of its body."""
         self.is_code = inspect.iscoroutinefunction(fn)
         self.handler_name = functions.handler_name(fn)
         """Durable code: the handler that runs the function itself."""
         self._names = names or {}
         self._registered: RegisteredWorkflow | None = None
         functools.update_wrapper(self, fn)
-        self._rival = _claim(self)
+        self._rival = rivals.claim(self)
         handlers.register_workflow(name, lambda: self.registered, is_strict=settings.on_code_change == "fail")
         if self.is_code:
             handlers.register(self.handler_name, lambda: self.handler)
@@ -76,8 +79,9 @@ class Workflow(Placed, Generic[P, R]):
         if self._registered is None:
             with _lock:
                 if self._registered is None:
-                    self._registered = self._define()
-                    _check_rival(self, self._rival)
+                    registered = self._define()
+                    rivals.check(self, registered.definition, self._rival)
+                    self._registered = registered
                     self._rival = None
         return self._registered
 
@@ -160,13 +164,14 @@ class Workflow(Placed, Generic[P, R]):
             id=self.name,
             uses=self.handler_name,
             args={p.name: ["input", p.name] for p in signature.params},
+            retry=self.retry,
             returns=schema_of(signature.returns),
         )
         return self._definition(kind="code", nodes=(body,), result=["node", self.name])
 
     def _trace(self) -> tuple[Definition, Any]:
         """Run the function once with references; the definition, and the annotation of what it returned."""
-        trace = tracing.Trace(self.name, self.variables)
+        trace = tracing.Trace(self.name, self.variables, self.retry)
         inputs = {p.name: Ref(["input", p.name], p.annotation, trace.top) for p in self.signature.params}
         positional = [inputs.pop(p.name) for p in self.signature.params if p.positional_only]
         with tracing.tracing(trace):
@@ -236,44 +241,6 @@ def _check_inputs(workflow: Workflow[..., Any]) -> None:
             raise UsageError(f"workflow {workflow.name!r}: inputs have names, {p.variadic}{p.name} cannot be one")
 
 
-# --- two workflows of one name ------------------------------------------------------------------------------------
-
-_claimed: dict[str, Workflow[..., Any]] = {}
-
-
-def _claim(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
-    """Claim the name; the workflow that had it before, if that is another one that exists beside this one.
-
-    The same function again (a notebook cell, a reloaded module) replaces the former, and so does a function inside
-    another function, which cannot know of earlier uses of the name.
-    """
-    with _lock:
-        former = _claimed.get(workflow.name)
-        _claimed[workflow.name] = workflow
-    if former is None or former.handler_name == workflow.handler_name:
-        return None
-    here, there = workflow.handler_name.rpartition(".")[0], former.handler_name.rpartition(".")[0]
-    if "<locals>" in here + there and here != there:
-        return None
-    return former
-
-
-def _check_rival(workflow: Workflow[..., Any], rival: Workflow[..., Any] | None) -> None:
-    if rival is None or workflow._registered is None:
-        return
-    ours = workflow._registered
-    try:
-        theirs = rival.definition
-    except Exception:  # noqa: BLE001 - tracing runs the other author's function; its errors are for those who use it
-        return
-    if theirs.content_hash() != ours.definition.content_hash():
-        workflow._registered = None
-        raise DefinitionError(
-            f"two workflows are called {workflow.name!r}: {rival.handler_name} ({functions.describe(rival.fn)}) and "
-            f"{workflow.handler_name} ({functions.describe(workflow.fn)}); give one of them @hf.workflow(name=...)"
-        )
-
-
 # --- the decorator ------------------------------------------------------------------------------------------------
 
 
@@ -281,19 +248,25 @@ class WorkflowDecorator:
     """`@hf.workflow(...)`: waits for its function."""
 
     def __init__(
-        self, name: str | None, settings: Settings, variables: Mapping[str, Any], tickets: Mapping[str, str]
+        self,
+        name: str | None,
+        settings: Settings,
+        variables: Mapping[str, Any],
+        tickets: Mapping[str, str],
+        retry: Retry | None,
     ) -> None:
         self._name = name
         self._settings = settings
         self._variables = variables
         self._tickets = tickets
+        self._retry = retry
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _decorate(fn, self._name, self._settings, self._variables, self._tickets)
+        return _decorate(fn, self._name, self._settings, self._variables, self._tickets, self._retry)
 
 
 @overload
@@ -315,6 +288,7 @@ def workflow(
     tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
     max_visits: int = NODE_VISITS_MAX,
+    retry: Retry | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
     fn: Callable[..., Any] | None = None,
@@ -332,6 +306,7 @@ def workflow(
     tickets: Mapping[str, str] | None = None,
     max_recoveries: int | None = None,
     max_visits: int = NODE_VISITS_MAX,
+    retry: Retry | None = None,
 ) -> Any:
     """Make a function a workflow.
 
@@ -341,8 +316,11 @@ def workflow(
     since the run's start; `variables` maps names to types; `concurrency` bounds the runs that are driven at once,
     over all engines of a database; `queue` names the workers that drive its runs (`holdfast worker --queue`).
     `tickets` maps the names that bodies may raise with `hf.ticket` to the nodes they lead to; `max_visits` is how often
-    one node may be entered that way, the first time included.
+    one node may be entered that way, the first time included. `retry` is the policy of every node that declares none;
+    of durable code it is that of the body itself.
     """
+    if retry is not None and not isinstance(retry, Retry):
+        raise UsageError(f"@hf.workflow: retry={retry!r} is not an hf.Retry")
     settings = Settings(
         persistence=persistence,
         on_failure=on_failure,
@@ -359,8 +337,8 @@ def workflow(
         listed = "; ".join(f"{p.field}: {p.message} ({p.hint})" for p in problems)
         raise DefinitionError(f"@hf.workflow: {listed}", tuple(problems))
     if fn is None:
-        return WorkflowDecorator(name, settings, variables or {}, tickets or {})
-    return _decorate(fn, name, settings, variables or {}, tickets or {})
+        return WorkflowDecorator(name, settings, variables or {}, tickets or {}, retry)
+    return _decorate(fn, name, settings, variables or {}, tickets or {}, retry)
 
 
 def _decorate(
@@ -369,6 +347,7 @@ def _decorate(
     settings: Settings,
     variables: Mapping[str, Any],
     tickets: Mapping[str, str],
+    retry: Retry | None,
 ) -> Workflow[..., Any]:
     if isinstance(fn, Workflow):
         raise UsageError(f"{fn.name} is a workflow already")
@@ -392,4 +371,4 @@ def _decorate(
     wrong = validation.name_problem(name or fn.__name__)
     if wrong:
         raise UsageError(f"{fn.__qualname__}: the workflow's name {wrong}")
-    return Workflow(fn, name or fn.__name__, settings, variables, names, tickets)
+    return Workflow(fn, name or fn.__name__, settings, variables, names, tickets, retry)

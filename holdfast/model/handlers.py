@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.model.definition import Definition
+from holdfast.model.expressions import Expr
 from holdfast.model.schemas import schema_of
 from holdfast.model.values import decoder
 
@@ -44,6 +45,14 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The annotation of the result; Any when there is none."""
     fingerprint: str
     code: CodeLocation
+    defaults: dict[str, Expr] = {}
+    """The defaults of its parameters, as expressions; one that only Python can hold is left out."""
+    fields: dict[str, Any] = {}
+    """What its declaration says of every node that runs it: `retry`, `timeout` and so on, as fields of NodeDef."""
+    compensate: str | None = None
+    """The handler that undoes it."""
+    accepts_none: bool = False
+    """Whether its first parameter may be None."""
 
     def call_arguments(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Convert arguments by parameter name, as in NodeDef.args, to those of `fn(*positional, **keyword)`. The caller
@@ -190,6 +199,21 @@ def inputs_taken(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tupl
     first = first_parameter(undo)
     known = {p.name for p in undone if not p.variadic}
     return tuple(p.name for p in undo if p is not first and not p.variadic and p.name in known)
+
+
+def compensation_fields(undo: Handler, undone: Sequence[Parameter], args: Mapping[str, Expr]) -> dict[str, Any]:
+    """The fields of a node, given these arguments, that say how it is compensated."""
+    taken = inputs_taken(undo.params, undone)
+    fields = {name: undo.fields[name] for name in _COMPENSATION_FIELDS if name in undo.fields}
+    return {
+        "compensate": undo.name,
+        "compensate_inputs": tuple(name for name in taken if name in args),
+        "compensate_accepts_none": undo.accepts_none,
+        **{f"compensate_{name}": value for name, value in fields.items()},
+    }
+
+
+_COMPENSATION_FIELDS: Final = ("retry", "timeout", "heartbeat", "on_crash", "concurrency", "idempotent")
 
 
 def compensation_problem(undo: Sequence[Parameter], undone: Sequence[Parameter]) -> tuple[str, str] | None:

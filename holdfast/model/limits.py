@@ -255,3 +255,9 @@ DOCUMENT_INTEGER_MAX = 2**63 - 1
 BUCKETS = 10_000
 """Buckets that the starts of a workflow fall into, by key: a share of an alias is a number of them, hundredths of a per
 cent, which is finer than a roll-out needs and coarse enough to be written."""
+
+DOCUMENT_PROBLEMS_MAX = 1_000
+"""Problems of one document that are reported; a document with more of them is of another kind."""
+
+TITLE_LENGTH_MAX = 255
+"""Characters of the id that an author gives to a node of a document; its internal name is derived from it."""

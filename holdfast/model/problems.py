@@ -38,8 +38,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     hint: str
     """What to do about it; never empty."""
+    file: str = ""
+    """Of a document: where it is, with line and column."""
+    line: int = 0
+    column: int = 0
 
     def __str__(self) -> str:
+        if self.file:
+            return f"{self.file}:{self.line}:{self.column}: {self.message}; {self.hint}"
         place = ".".join(p for p in (f"node {self.node!r}" if self.node else "", self.field) if p)
         return f"{place + ': ' if place else ''}{self.message} ({self.hint})"
 

@@ -69,12 +69,12 @@ class StepRunner:
             self.undo = Compensation.of(fn)
             if handler.kind == "process":
                 raise UsageError(f"{handler.name} has process=True and cannot be a step: use it as a node of a graph")
-            if fn.options.delay or fn.delay_seconds:
+            if fn.declared.delay or fn.delay_seconds:
                 raise UsageError(f"{handler.name} has a delay and cannot be a step: `await ctx.sleep(...)` before it")
-            self.retry = fn.options.retry or NO_RETRY
-            self.timeout, self.heartbeat = fn.options.timeout, fn.options.heartbeat
-            self.concurrency, self.priority = fn.options.concurrency, fn.options.priority
-            self.on_crash = fn.options.on_crash
+            self.retry = fn.declared.retry or NO_RETRY
+            self.timeout, self.heartbeat = fn.declared.timeout, fn.declared.heartbeat
+            self.concurrency, self.priority = fn.declared.concurrency, fn.declared.priority
+            self.on_crash = fn.declared.on_crash
             self.fn: Callable[..., Any] = handler.fn
             self.name, self.takes_ctx, self.returns = handler.name, handler.takes_ctx, handler.returns
             self.is_async, self.in_thread = handler.kind == "async", handler.kind == "sync"
@@ -336,7 +336,7 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, node: Node[..., Any]) -> Compensation | None:
         """The compensation of a node, if it has one. DefinitionError: it could never be called."""
-        undo = node.options.compensate
+        undo = node.declared.compensate
         if undo is None:
             return None
         if mismatch := compensation_mismatch(undo.handler, node.handler):
@@ -344,13 +344,13 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             node=_NO_NAME.sub("_", node.base_id),
             uses=undo.name,
-            retry=_as_stored(undo.options.retry),
+            retry=_as_stored(undo.declared.retry),
             accepts_none=functions.accepts_none(undo.signature),
-            idempotent=undo.options.idempotent,
-            timeout=undo.options.timeout,
-            heartbeat=undo.options.heartbeat,
-            on_crash=undo.options.on_crash,
-            concurrency=undo.options.concurrency,
+            idempotent=undo.declared.idempotent,
+            timeout=undo.declared.timeout,
+            heartbeat=undo.declared.heartbeat,
+            on_crash=undo.declared.on_crash,
+            concurrency=undo.declared.concurrency,
             taken=inputs_taken(undo.signature.params, node.signature.params),
             signature=node.signature.python,
             annotations={p.name: p.annotation for p in node.signature.params},
