@@ -30,11 +30,6 @@ LONG_FILES: set[str] = {
     "holdfast/model/evolve.py",
     "holdfast/testing/explorer/effects.py",
     "holdfast/testing/explorer/search.py",
-    "holdfast/worker/activation.py",
-    "holdfast/worker/context.py",
-    "holdfast/worker/executor.py",
-    "holdfast/worker/isolated.py",
-    "holdfast/worker/replay.py",
     "tests/cli/test_forms.py",
     "tests/cli/test_waiting.py",
     "tests/crash/flows.py",
@@ -137,8 +132,8 @@ used. A number that this project could choose differently does not belong here."
 VAGUE_WORDS_MAX = 26
 """How often nobody, somebody and whoever occur in holdfast/. The aim is 20."""
 
-KNOTTED_MODULES_MAX = 8
-"""How many modules are in an import cycle when imports under TYPE_CHECKING count. The aim is 0."""
+KNOTTED_MODULES_MAX = 0
+"""How many modules are in an import cycle when imports under TYPE_CHECKING count."""
 
 ENGINE_HOLDERS_MAX = 3
 """How many modules keep an Engine in an attribute. The aim is 3."""

@@ -1,9 +1,8 @@
-"""Activation: one execution of a body in this process, from its start until it ended or was unwound.
+"""Activation: one execution of a body in this process, as its calls on ctx use it.
 
-Owns: the body's life (body_life.py), its tasks and which of them wait, unwinding it (Suspended), and stopping it.
-Never: decides what a report leads to (rules), says how it ended (ending.py), records calls (replay.py), offers anything
-to the body (context.py).
-Invariants: it reports once. After that nothing of it is recorded, and every call on its ctx raises.
+Owns: the body's tasks and which of them wait, its commits and waits, and suspending its node while it only waits.
+Never: moves the body along its life by itself (body_life.py), decides what a report leads to (rules), says how it ended
+(ending.py), records calls (replay.py), offers anything to the body (context.py).
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping, MutableSet, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping, MutableSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.engine.ports import Attempt
 from holdfast.model import commands as cmd
@@ -22,31 +21,22 @@ from holdfast.model.current import Current
 from holdfast.model.errors import (
     CorruptJournal,
     HoldfastError,
-    IllegalTransition,
     StepMismatch,
     Suspended,
     UsageError,
 )
 from holdfast.model.limits import BODY_CHECK_SECONDS
 from holdfast.model.naming import is_undo
-from holdfast.model.references import captured, check_size
 from holdfast.worker import call_scopes, ending, parking
-from holdfast.worker.body_life import ALIVE, BODY_TRANSITIONS, OVER, BodyLife, LeaveReason
+from holdfast.worker.body_life import ALIVE, EMPTY, EMPTY_SET, OVER, BodyLife, LeaveReason, LiveBody, retrieve_exception
 from holdfast.worker.call_scopes import BodyPart
-from holdfast.worker.replay import Call, Recorded, Replay, idempotency_key
-from holdfast.worker.threads import Done, GivenUp, ThreadJob
-from holdfast.worker.time_limits import BodyClock, StepClock, current_clock
-
-if TYPE_CHECKING:
-    from holdfast.worker.tries import StepThread, Try
+from holdfast.worker.recorded_calls import Call, Recorded
+from holdfast.worker.replay import Replay, idempotency_key
+from holdfast.worker.time_limits import current_clock
+from holdfast.worker.tries import BodySteps, Try
 
 R = TypeVar("R")
-_RUNNING, _WAITING, _LEAVING, _ENDING = BodyLife.RUNNING, BodyLife.WAITING, BodyLife.LEAVING, BodyLife.ENDING
-_REPORTED = BodyLife.REPORTED
-"""Members that every call is compared with: to look one up in its Enum takes as long as a call."""
-_NO_REPLAY = Replay()
-_EMPTY: dict[Any, Any] = {}
-_EMPTY_SET: set[Any] = set()
+_RUNNING, _WAITING = BodyLife.RUNNING, BodyLife.WAITING
 
 
 _OUTSIDE = (
@@ -56,75 +46,43 @@ _OUTSIDE = (
 )
 
 
-class Activation:
+class Activation(LiveBody):
     """The body of one instance, alive."""
 
-    task: asyncio.Task[Any] | None = None
-    thread: ThreadJob | None = None
-    """The thread of a sync body."""
-    start_thread: Callable[[Callable[[], Any], Done], ThreadJob]
-    """Where its sync steps run; only a body with a ctx has some."""
-    given_up: GivenUp
-    """How many threads the engine has lost, likewise."""
-    grace_seconds = 0.0
-    """How long what it started may take to stop."""
     releases_process = False
     """It runs in a process that is released while it only waits."""
     current_class = Current
     """The testing kit has one that watches."""
-    life = BodyLife.STARTING
-    leave_reason: LeaveReason | None = None
-    """Why it is unwound, where it is."""
-    stop_reason: HoldfastError | Literal["cancelled"] | None = None
-    """Why it was asked to stop: its run does not want it, or the limit that it has exceeded."""
-    mismatch: StepMismatch | None = None
-    """How its code differs from its recorded calls, where it is unwound for that."""
     progress: tuple[float, float | None, str] | None = None
     checkpoint_read = False
     """Whether this execution of the body has read its checkpoint."""
-    _thread_call: asyncio.Future[Any] | None = None
-    _clock: BodyClock | None = None
-    _grace: asyncio.TimerHandle | None = None
     _check_scheduled = False
     _watched: asyncio.Future[Any] | None = None
     """What keeps the body from counting as parked; when it is done, that is checked again."""
     _settling: asyncio.Task[None] | None = None
 
     # a body without a ctx records nothing and waits for nothing: it shares what stays empty
-    replay = _NO_REPLAY
-    waits: dict[str, tuple[asyncio.Task[Any], asyncio.Future[tuple[str, bytes]]]] = _EMPTY
-    answers_before_wait: dict[str, tuple[str, bytes]] = _EMPTY
+    answers_before_wait: dict[str, tuple[str, bytes]] = EMPTY
     """Answers that arrived before the body began to wait for them."""
-    tasks: set[asyncio.Task[Any]] = _EMPTY_SET
-    """Tasks, other than the body's own, that have made or awaited a call on ctx and have not ended."""
-    parked: set[asyncio.Task[Any]] = _EMPTY_SET
+    parked: set[asyncio.Task[Any]] = EMPTY_SET
     """Tasks that wait in a call on ctx, from opening the wait until its answer."""
-    pending_commits: set[asyncio.Future[Any]] = _EMPTY_SET
-    ended: MutableSet[asyncio.Future[Any]] = _EMPTY_SET
+    ended: MutableSet[asyncio.Future[Any]] = EMPTY_SET
     """Tasks that have made or awaited a call on ctx, and have ended."""
-    calls: MutableMapping[Coroutine[Any, Any, Any], Call] = _EMPTY
+    calls: MutableMapping[Coroutine[Any, Any, Any], Call] = EMPTY
     """The recorded calls that were made, by what is awaited for their result."""
-    steps: set[Try] = _EMPTY_SET
-    """The tries of steps that are under way."""
-    threads: set[StepThread] = _EMPTY_SET
-    """The threads of its sync steps, those of cancelled steps among them."""
-    late: Sequence[StepThread] = ()
-    """Threads that have ended after their steps were cancelled, and whose outcomes the body's end may record."""
-    vars: dict[str, bytes] = _EMPTY
 
     def __init__(
         self, attempt: Attempt, on_exit: Callable[[Activation, bool], None], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.attempt = attempt
-        self.port = attempt.port
+        super().__init__(attempt, loop)
         self.key = (attempt.node, attempt.path)
         self.on_exit = on_exit
-        self.loop = loop
         if attempt.handler.takes_ctx:
             self.replay = Replay()
+            self.steps = BodySteps(attempt.node, attempt.port.run_id, loop)
             self.waits, self.answers_before_wait, self.vars = {}, {}, {}
             self.calls = weakref.WeakKeyDictionary()
-            self.parked, self.pending_commits, self.tasks, self.steps, self.threads = set(), set(), set(), set(), set()
+            self.parked, self.pending_commits, self.tasks = set(), set(), set()
 
     @property
     def undoes_steps(self) -> bool:
@@ -141,7 +99,7 @@ class Activation:
         """What the body, or a step of it, may know about itself where it has no ctx."""
         a, port = self.attempt, self.port
         step_key = None if tried is None else tried.call.step_key
-        number = tried.number if tried is not None and tried.runner.is_node else a.attempt
+        number = tried.number if tried is not None and tried.is_node else a.attempt
         return self.current_class(
             port.run_id, a.node, a.path, a.visit, number,
             lambda: idempotency_key(port.store_id, *self.key_facts(step_key)),
@@ -149,105 +107,27 @@ class Activation:
             partial(self.loop.call_soon_threadsafe, self.beat, current_clock.get()),
         )  # fmt: skip
 
-    # --- life ----------------------------------------------------------------------------------------------
-
-    def move(self, to: BodyLife) -> None:
-        """Go to another state of its life, or raise IllegalTransition."""
-        if to not in BODY_TRANSITIONS[self.life]:
-            what = f"the body of {self.attempt.node}@{self.attempt.path} in run {self.port.run_id}"
-            raise IllegalTransition(f"{what}: {self.life} -> {to} is not a transition")
-        self.life = to
-
-    @property
-    def expired(self) -> bool:
-        """Whether it was asked to stop because of a limit, such as a timeout."""
-        return isinstance(self.stop_reason, HoldfastError)
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it is unwound, or was, without an end."""
-        return self.leave_reason is not None and self.stop_reason is None
-
-    @property
-    def drops_result(self) -> bool:
-        """Whether what the body returns or raises is not recorded: it is evicted."""
-        return self.life is _LEAVING and self.leave_reason is LeaveReason.EVICT
-
-    def begin(self) -> None:
-        """The body begins now. Its time limits count from here; time in calls on ctx that wait does not."""
-        if self.life is BodyLife.STARTING:
-            self.life = _RUNNING
-        definition = self.attempt.definition
-        if definition.timeout is not None or definition.heartbeat is not None:
-            self._clock = BodyClock(
-                self.loop, self.attempt.node, definition.timeout, definition.heartbeat, self._expire
-            )
-            self._clock.start()
+    # --- its end -------------------------------------------------------------------------------------------
 
     def conclude(self, report: Callable[[], None]) -> None:
         """The body has returned or raised: report it once everything that it started has stopped."""
         is_evicted = self.drops_result and self.mismatch is None
-        if is_evicted or not (self.tasks or self.threads or self.late):
+        if is_evicted or not (self.tasks or self.steps.any_threads):
             report()
-        elif self.life is not _REPORTED:
+        elif self.life is not BodyLife.REPORTED:
             self._settling = self.loop.create_task(ending.settle(self, report))
 
-    def begin_ending(self) -> None:
-        """Let no call on ctx begin, stop the clock, and cancel what the body left behind."""
-        self.move(_ENDING)
-        self._stop_clock()
-        self._cancel_tasks()
+    def give_up(self) -> None:
+        """The body does not stop: continue without it. Its thread, if it has one, is written off, and the journal says
+        so, because another process may be asked about the run."""
+        if self.life is not BodyLife.REPORTED:
+            lost, why = self.thread is not None and self.thread.give_up(), self.stop_reason
+            if lost and isinstance(why, HoldfastError):
+                self.stop_reason = type(why)(f"{why.message}; it did not stop, and its thread was given up")
+            ending.interrupted(self)
 
-    def captured_vars(self) -> dict[str, Any]:
-        """What conditions read of the variables that this body set."""
-        found: dict[str, Any] = {}
-        for name, data in self.vars.items():
-            for key, value in captured(data, self.attempt.plan.var_captures.get(name, ()), f"variable {name}").items():
-                found[f"{name}:{key}"] = value
-        check_size(found, "the variables")
-        return found
-
-    def report(self, command: Any) -> None:
-        """Say how the body ended, once; None: it was evicted, and runs again when there is a reason to."""
-        if self._end(left=command is None) and command is not None:
-            self.port.submit(command)
-
-    def _end(self, *, left: bool) -> bool:
-        """This execution is over; False: it was over before."""
-        if self.life is _REPORTED:
-            return False
-        self.life = _REPORTED  # as every other state may
-        self._stop_clock()
-        if self._grace is not None:
-            self._grace.cancel()
-        self.replay.body.replay = None
-        if not left:
-            self.abandon()
+    def exited(self, left: bool) -> None:
         self.on_exit(self, left)
-        return True
-
-    def cut_off(self) -> None:
-        """The grace time of an evicted body has passed: cancel it."""
-        if self.task is not None:
-            self.task.cancel()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Stop waiting for whatever the body started and has not ended. Its tasks are cancelled, the threads of its
-        steps given up."""
-        self._cancel_tasks()
-        for thread in list(self.threads):
-            thread.give_up()
-
-    def _cancel_tasks(self) -> None:
-        for task in self.tasks:
-            task.add_done_callback(retrieve_exception)
-            task.cancel()
-
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.pause()
-            self._clock = None
 
     def read_replay(self, rows: Iterable[tuple[str, bytes]]) -> Replay:
         """The calls that earlier executions of the body have recorded. If they cannot be read, the run is released."""
@@ -258,15 +138,6 @@ class Activation:
             raise Suspended from e
 
     # --- waiting -------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise where the body may make no call on ctx. Every call asks this first."""
-        life = self.life
-        if life is _RUNNING or life in ALIVE:
-            return
-        if life is _LEAVING or (life is _REPORTED and self.leaving):
-            raise Suspended
-        raise asyncio.CancelledError
 
     def made(self, call: Call, awaited: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call; it is open until what it returned to be awaited has ended, or was dropped."""
@@ -327,7 +198,7 @@ class Activation:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
-        if self.ended is _EMPTY_SET:
+        if self.ended is EMPTY_SET:
             self.ended = weakref.WeakSet()
         self.ended.add(task)
 
@@ -414,12 +285,7 @@ class Activation:
     @property
     def all_parked(self) -> bool:
         """Whether the body does nothing but wait in calls on ctx."""
-        return bool(self.parked) and self.life in ALIVE and not self.must_stay and self._at_work() is None
-
-    @property
-    def must_stay(self) -> bool:
-        """Whether a step is under way that must not be repeated unasked: a body that were evicted would repeat it."""
-        return any(tried.runner.on_crash != "rerun" for tried in self.steps)
+        return bool(self.parked) and self.life in ALIVE and not self.steps.any_unrepeatable and self._at_work() is None
 
     @property
     def may_be_evicted(self) -> bool:
@@ -427,9 +293,8 @@ class Activation:
         return self.all_parked
 
     def _at_work(self) -> asyncio.Future[Any] | None:
-        for thread in self.threads:
-            if thread.is_cancelled:  # it must not act beside another execution of the body
-                return thread.over
+        if self.steps.threads and (stopping := self.steps.stopping) is not None:
+            return stopping
         tasks = self.tasks if self.task is None else {self.task, *self.tasks}
         return parking.at_work(tasks, self.parked)
 
@@ -441,7 +306,7 @@ class Activation:
     def _suspend_if_waiting(self) -> None:
         """If every task of the body is blocked in a call on ctx, suspend the node and release its thread."""
         self._check_scheduled = False
-        if not self.parked or self.life not in ALIVE or self.must_stay:
+        if not self.parked or self.life not in ALIVE or self.steps.any_unrepeatable:
             return
         busy = self._at_work()
         if busy is not None:
@@ -478,8 +343,8 @@ class Activation:
 
     async def wait_for_thread(self) -> None:
         """Wait while the engine has lost too many threads to begin in another one."""
-        while self.given_up.too_many:
-            await self.given_up.fewer(BODY_CHECK_SECONDS)
+        while self.steps.given_up.too_many:
+            await self.steps.given_up.fewer(BODY_CHECK_SECONDS)
             self.check()
 
     # --- a body in a thread --------------------------------------------------------------------------------
@@ -501,79 +366,3 @@ class Activation:
             return await call()
         finally:
             self._thread_call = None
-
-    # --- being stopped -------------------------------------------------------------------------------------
-
-    def leave(self, reason: LeaveReason) -> None:
-        """Unwind the body without ending it: Suspended at every waiting call, now and from now on."""
-        if self.life is _REPORTED:
-            return
-        self._move_to_leaving(reason)
-        for task, future in list(self.waits.values()):
-            if not future.done():
-                future.set_exception(Suspended())
-            if task is not self.task:
-                task.add_done_callback(retrieve_exception)
-        if reason is LeaveReason.EVICT:
-            for opening in list(self.pending_commits):
-                if not opening.done():
-                    opening.set_exception(Suspended())
-
-    def _move_to_leaving(self, reason: LeaveReason) -> None:
-        """Note that it is to be unwound. One that is stopped, or has ended, stays so."""
-        self.leave_reason = reason
-        if self.life in ALIVE:
-            self.move(_LEAVING)
-
-    def supersede(self) -> None:
-        """The run continues without this body, which waits: it is cancelled, and nothing that it does is recorded."""
-        self.stop_reason = self.stop_reason or "cancelled"
-        if self._end(left=False) and self.task is not None:
-            self.task.cancel()
-
-    def cancel(self, grace_seconds: float) -> None:
-        """Ask the body to stop; past the grace time it is given up."""
-        self._move_to_cancelling("cancelled")
-        self._stop_body(grace_seconds)
-
-    def _expire(self, why: HoldfastError) -> None:
-        if self.life in ALIVE or self.life is _LEAVING:
-            self._move_to_cancelling(why)
-            self._stop_body(self.grace_seconds)
-
-    def _move_to_cancelling(self, reason: HoldfastError | Literal["cancelled"]) -> None:
-        """Note why it is to stop, which counts also where it is ending already; the first reason counts."""
-        if self.stop_reason is None:
-            self.stop_reason = reason
-        if self.life in ALIVE or self.life is _LEAVING:
-            self.move(BodyLife.CANCELLING)
-
-    def _stop_body(self, grace_seconds: float) -> None:
-        if self.task is not None:
-            self.task.cancel()
-        if self._thread_call is not None:
-            self._thread_call.cancel()
-        if self._grace is None:
-            self._grace = self.loop.call_later(grace_seconds, self.give_up)
-
-    def give_up(self) -> None:
-        """The body does not stop: continue without it. Its thread, if it has one, is written off, and the journal says
-        so, because another process may be asked about the run."""
-        if self.life is not _REPORTED:
-            lost, why = self.thread is not None and self.thread.give_up(), self.stop_reason
-            if lost and isinstance(why, HoldfastError):
-                self.stop_reason = type(why)(f"{why.message}; it did not stop, and its thread was given up")
-            ending.interrupted(self)
-
-    def beat(self, clock: StepClock | None = None) -> None:
-        """The body is alive, and the step whose clock this is."""
-        if clock is not None:
-            clock.beat()
-        if self._clock is not None:
-            self._clock.beat()
-
-
-def retrieve_exception(task: asyncio.Task[Any]) -> None:
-    """Mark the exception of an abandoned task as retrieved, to silence asyncio's warning."""
-    if not task.cancelled():
-        task.exception()

@@ -34,15 +34,15 @@ from holdfast.model.errors import (
     Suspended,
     UsageError,
 )
-from holdfast.model.limits import MAP_LIMIT_DEFAULT, REMEMBERED_CALLS_MAX, REMEMBERED_CALLS_WARN
+from holdfast.model.limits import MAP_LIMIT_DEFAULT
 from holdfast.model.naming import derived
 from holdfast.model.texts import NOTHING
 from holdfast.model.values import decoder, encode
 from holdfast.worker import parking, racing
 from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
-from holdfast.worker.plain_context import PlainContext
 from holdfast.worker.racing import Won
-from holdfast.worker.replay import Call, inner_scope
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.recording import RecordingContext
 from holdfast.worker.steps import StepRunner, unfolded
 
 R = TypeVar("R")
@@ -52,11 +52,9 @@ Duration = float | str | timedelta
 _error = msgspec.json.Decoder(ev.ErrorInfo).decode
 
 
-class Context(PlainContext):
+class Context(RecordingContext):
     """The first parameter of an async body. Calls on it that return a value are recorded: when the body runs again
     after a crash they return at once what they returned before."""
-
-    _key: str | None = None
 
     def keyed(self, key: str) -> Context:
         """The next call goes by this name instead of its position: `ctx.keyed("charge").step(charge, order)`."""
@@ -286,21 +284,6 @@ class Context(PlainContext):
         await self._record(call, data)
         return decoder(annotation)(data)  # type: ignore[no-any-return]
 
-    async def _record(
-        self, call: Call, data: bytes, attempt: int = 1, *, won: tuple[tuple[str, int], ...] = (), undo: str = ""
-    ) -> int | None:
-        """Commit a recorded result; `won`, of a race: which, and which of its calls. Where another call of it has won
-        meanwhile, that one is given back, and nothing was committed."""
-        activation, a = self._activation, self._activation.attempt
-        event = ev.StepCompleted(
-            call.scope, call.position, call.kind, call.name, call.digest, msgspec.Raw(data), call.key, attempt, undo
-        )
-        races = (*won, *activation.replay.ends_with(call))
-        winner: int | None = await activation.commit(
-            cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit)
-        )
-        return winner
-
     def patched(self, name: str) -> bool:
         """Whether this run goes the new way, where the code has changed since some runs began. It is not awaited.
 
@@ -330,7 +313,9 @@ class Context(PlainContext):
         activation, a = self._activation, self._activation.attempt
         activation.check()
         data = encode(value, what="checkpoint")
-        parking.check_checkpoint(activation)
+        parking.check_checkpoint(
+            activation.joined(), activation.task, activation.tasks, activation.calls, activation.ended
+        )
         number = activation.replay.checkpoints + 1
         command = cmd.Checkpoint(
             a.node, a.path, a.attempt, data, number, activation.vars, activation.captured_vars(),
@@ -342,40 +327,6 @@ class Context(PlainContext):
 
     def _runner(self, fn: Any) -> StepRunner:
         return StepRunner.of(fn)
-
-    def _made(self, kind: str, name: str, args: Any) -> Call:
-        """A call takes its position now, in the scope of the task that makes it."""
-        activation = self._activation
-        activation.check()
-        replay = activation.replay
-        if replay.checkpoints and not activation.checkpoint_read:
-            raise UsageError(
-                "this body has a checkpoint, and ctx.checkpointed was not read before the first remembered call: it "
-                "would repeat what came before its loop. Begin with `state = ctx.checkpointed or ...`"
-            )
-        if replay.calls >= REMEMBERED_CALLS_MAX:
-            raise UsageError(
-                f"more than {REMEMBERED_CALLS_MAX:,} remembered calls: use ctx.checkpoint(...), or split the work into "
-                "children"
-            )
-        if replay.calls >= REMEMBERED_CALLS_WARN and not replay.has_warned:
-            replay.has_warned = True
-            self.log.warning("%d remembered calls without a checkpoint: replay gets slow", replay.calls)
-        return replay.call(activation.scope_here(), kind, name, args, self._key)
-
-    async def _begin_again(self, call: Call) -> None:
-        """Prepare another try of a step: the calls that it made itself are replayed, as they would be after a crash."""
-        activation, a = self._activation, self._activation.attempt
-        replay, inner = activation.replay, inner_scope(call)
-        if replay.has_any(inner):
-            await activation.port.flushed()
-            rows = await activation.port.memory(a.node, a.path, a.memory_seq, ())
-            replay.begin_again(inner, activation.read_replay(rows))
-
-    def _sub(self, call: Call, attempt: int | None) -> Context:
-        """The context of a step that takes one itself. A plain function has no tries of its own: its
-        attempt is that of its caller."""
-        return type(self)(self._activation, call, attempt or self._step_attempt)
 
 
 def _child_result(data: bytes, workflow: str, run_id: str) -> Any:

@@ -40,7 +40,7 @@ from holdfast.model.values import encode
 from holdfast.worker import wire
 from holdfast.worker.activation import Activation
 from holdfast.worker.executor import LocalExecutor
-from holdfast.worker.isolated import LIFE_FD
+from holdfast.worker.isolated_processes import LIFE_FD
 from holdfast.worker.loading import StartedWhileImporting, load_code
 from holdfast.worker.process_child import die, killed_with_engine, take_pipes
 from holdfast.worker.spawning import read_frame, write_frame

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Set
+from typing import Any
 
 from holdfast.engine.asyncio_internals import awaited_through, children_of, shows_waits, waiter_of
 from holdfast.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from holdfast.worker.activation import Activation
-
+from holdfast.worker.recorded_calls import Call
 
 Future = asyncio.Future[Any]
+Calls = Mapping[Coroutine[Any, Any, Any], Call]
 Task = asyncio.Task[Any]
 
 
@@ -84,9 +82,16 @@ def _awaited_by(future: Future) -> Collection[Future]:
     return () if waiter is None or waiter.done() else awaited_through(future, waiter)
 
 
-def check_checkpoint(activation: Activation) -> None:
-    """Raise UsageError when the calling task may not make a checkpoint now."""
-    problem = _under_way(activation)
+def check_checkpoint(
+    here: Task,
+    body: Task | None,
+    tasks: Iterable[Task],
+    calls: Mapping[Coroutine[Any, Any, Any], Call],
+    ended: Set[Any],
+) -> None:
+    """Raise UsageError when the task `here` may not make a checkpoint now. `tasks` are the tasks of the body besides
+    its own, `ended` those that have ended, `calls` what is awaited for the calls that they have made."""
+    problem = _under_way(here, body, tasks, calls, ended)
     if problem is not None:
         raise UsageError(
             f"ctx.checkpoint closes the memory of the whole body, and {problem}: it would be forgotten. Await it "
@@ -94,15 +99,20 @@ def check_checkpoint(activation: Activation) -> None:
         )
 
 
-def _under_way(activation: Activation) -> str | None:
-    here = activation.joined()
-    for awaited, call in activation.calls.items():
+def _under_way(
+    here: Task,
+    body: Task | None,
+    tasks: Iterable[Task],
+    calls: Mapping[Coroutine[Any, Any, Any], Call],
+    ended: Set[Any],
+) -> str | None:
+    for awaited, call in calls.items():
         if inspect.getcoroutinestate(awaited) != inspect.CORO_CLOSED:
             return f"ctx.{call.kind} ({call.name}) is still under way"
-    others = {task for task in activation.tasks if task is not here and not task.done()}
+    others = {task for task in tasks if task is not here and not task.done()}
     if not all(waits_for(task, here) for task in others):
         return "another task of the body, which calls ctx as well, is still running"
-    waiting = others if activation.task is None or activation.task is here else {activation.task, *others}
-    if not activation.ended.isdisjoint(ended_beside(waiting)):
+    waiting = others if body is None or body is here else {body, *others}
+    if not ended_beside(waiting).isdisjoint(ended):
         return "what another task of the body has received is not read yet"
     return None

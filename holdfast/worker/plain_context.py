@@ -22,7 +22,8 @@ from holdfast.model.errors import (
 )
 from holdfast.model.values import decoder, encode
 from holdfast.worker.activation import Activation
-from holdfast.worker.replay import Call, idempotency_key
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.replay import idempotency_key
 from holdfast.worker.time_limits import current_clock
 
 log = logging.getLogger("holdfast.node")

@@ -14,17 +14,15 @@ import asyncio
 import sys
 import weakref
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from holdfast.model.errors import Suspended, UsageError
 from holdfast.model.values import decoder, encode
 from holdfast.worker import call_scopes
+from holdfast.worker.activation import Activation
 from holdfast.worker.call_scopes import BodyPart, RaceBranch, race_branch_scope, race_name
-from holdfast.worker.replay import Call, RaceEnd, Recorded
-
-if TYPE_CHECKING:
-    from holdfast.worker.activation import Activation
-    from holdfast.worker.context import Context
+from holdfast.worker.recorded_calls import Call, RaceEnd, Recorded
+from holdfast.worker.recording import RecordingContext
 
 T = TypeVar("T")
 Calls = Sequence[Coroutine[Any, Any, T]]
@@ -41,7 +39,7 @@ _calls_of: weakref.WeakKeyDictionary[Coroutine[Any, Any, Any], Calls[Any]] = wea
 """The calls of races that are not awaited yet: a race that is dropped drops them with it."""
 
 
-def enter(ctx: Context, calls: Calls[T]) -> Coroutine[Any, Any, Won[T]]:
+def enter(ctx: RecordingContext, calls: Calls[T]) -> Coroutine[Any, Any, Won[T]]:
     """Take a race's position and give back what runs it."""
     try:
         _check(calls)
@@ -75,7 +73,7 @@ def _drop(call: object) -> None:
         call.close()
 
 
-async def _run(ctx: Context, call: Call, calls: Calls[T]) -> Won[T]:
+async def _run(ctx: RecordingContext, call: Call, calls: Calls[T]) -> Won[T]:
     race = _Race(ctx, call, calls)
     try:
         recorded = ctx._activation.recall(call)
@@ -90,7 +88,7 @@ async def _run(ctx: Context, call: Call, calls: Calls[T]) -> Won[T]:
 class _Race(Generic[T]):
     """One race, in one life of its body."""
 
-    def __init__(self, ctx: Context, call: Call, calls: Calls[T]) -> None:
+    def __init__(self, ctx: RecordingContext, call: Call, calls: Calls[T]) -> None:
         self._ctx = ctx
         self._activation = ctx._activation
         self._call = call

@@ -18,7 +18,8 @@ from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.context import Context
-from holdfast.worker.replay import Call, Recorded, Replay
+from holdfast.worker.recorded_calls import Call, Recorded
+from holdfast.worker.replay import Replay
 from holdfast.worker.sync_context import SyncContext
 
 

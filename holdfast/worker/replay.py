@@ -17,119 +17,18 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model import journal_format, values
-from holdfast.model.errors import NotSerialisable, StepMismatch
+from holdfast.model.errors import NotSerialisable
 from holdfast.model.naming import derived
-from holdfast.worker.call_scopes import BodyPart, race_branch_scope, race_branches_around, scope_here, shown
-
-
-class Call(msgspec.Struct):
-    """A recorded call, as it was made."""
-
-    scope: str
-    position: int
-    kind: str
-    name: str
-    digest: str
-    key: str | None
-    step_key: str
-    """What its idempotency key is derived from."""
-    place: int
-    """What the scopes inside of it are named by: its position, or a number that follows from its key."""
-
-    def as_dict(self) -> dict[str, Any]:
-        fields = msgspec.structs.asdict(self)
-        del fields["place"]
-        return fields
-
-
-def inner_scope(call: Call) -> str:
-    """The scope of what a step's function calls, and of the tasks that it creates."""
-    return f"{call.scope}s{call.place}/"
-
-
-class Recorded(msgspec.Struct):
-    """The record of a call."""
-
-    position: int
-    kind: str
-    name: str
-    digest: str
-    key: str | None
-    output: bytes | None = None
-    """The result, when it has one."""
-    error: ev.ErrorInfo | None = None
-    failures: int = 0
-    retry_at: int | None = None
-    """When a step that has failed is tried again; 0: now, its timer has fired. While `wait_id` is open that decides."""
-    started: bool = False
-    """The start of its latest try was committed (a node whose on_crash forbids to repeat it), and not how it ended."""
-    wait_id: str | None = None
-    outcome: str | None = None
-    """How the wait was closed."""
-    answered: int = 0
-    """Which word of the memory its latest one was: those that were answered earlier have smaller numbers."""
-    used: bool = False
-    yields: bool = False
-    """Its body has changed since, and a person has accepted that: it answers calls that agree, and hinders no other."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has ended, well or not."""
-        return self.output is not None or (self.error is not None and self.retry_at is None)
-
-    @property
-    def is_blank(self) -> bool:
-        """Whether the call keeps its place and nothing else: its wait was given up."""
-        return self.wait_id is None and self.output is None and self.error is None and not self.started
-
-    @property
-    def hinders(self) -> bool:
-        """Whether another call in its place is a mismatch."""
-        return not (self.is_blank or self.yields)
-
-
-class RaceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of a race: which call won. What the winner returned or raised is in the winner's own record."""
-
-    index: int
-    raised: bool = False
-
-
-class _Scope:
-    __slots__ = ("by_key", "by_position", "counts", "made", "made_by_key", "next_position", "unused")
-
-    def __init__(self) -> None:
-        self.next_position = 0
-        self.by_position: dict[int, Recorded] = {}
-        self.by_key: dict[str, list[Recorded]] = {}
-        self.unused: dict[tuple[str, str, str], list[Recorded]] = {}
-        self.counts: dict[tuple[str, str], int] = {}
-        self.made: dict[int, tuple[str, str, str]] = {}
-        """What this execution has called at a position: the record there is kept for it. Only if there are some."""
-        self.made_by_key: dict[str, dict[int, tuple[str, str, str]]] = {}
-        """What this execution has called under a key, by position, and no record has answered yet. Only where there are
-        records of the key."""
-
-    def next_use(self, key: str) -> int:
-        """How often a key was used here before this call."""
-        used = self.counts.get((key, ""), 0)
-        self.counts[key, ""] = used + 1
-        return used
-
-    def keeps(self, key: str, recorded: Recorded, call: Call) -> bool:
-        """Whether a record is kept for another call under the same key: of equal ones the one at its place."""
-        made, shape = self.made_by_key.get(key, {}), (recorded.kind, recorded.name, recorded.digest)
-        if _agree(call, recorded):
-            return recorded.position != call.position and made.get(recorded.position) == shape
-        return shape in made.values()
+from holdfast.worker.call_scopes import BodyPart, race_branch_scope, race_branches_around, scope_here
+from holdfast.worker.recorded_calls import Call, Recorded, Scope, agree, forget, forget_failed, mismatch
 
 
 class Replay:
     """Every recorded call of a body, by scope. Empty for a body that runs for the first time."""
 
     def __init__(self) -> None:
-        self._scopes: dict[str, _Scope] = {}
-        self._by_wait: dict[str, tuple[_Scope, Recorded]] = {}
+        self._scopes: dict[str, Scope] = {}
+        self._by_wait: dict[str, tuple[Scope, Recorded]] = {}
         self._lost: set[str] = set()
         """The scopes of calls that have lost a recorded race."""
         self.body = BodyPart()
@@ -193,7 +92,7 @@ class Replay:
                         closed.retry_at = 0
                 elif scope is not None and closed is not None and e.outcome == "superseded":
                     del self._by_wait[e.wait_id]  # who asked is gone, and may ask something else
-                    _forget(scope, closed)
+                    forget(scope, closed)
                 elif closed is not None and e.outcome == "cancelled" and bytes(e.value) == b"null":
                     del self._by_wait[e.wait_id]  # the body stopped waiting: the call is made anew, at its place
                     closed.wait_id = None
@@ -203,7 +102,7 @@ class Replay:
                 self.accept_change()
             case ev.NodeFailed():  # the body failed after these: its next attempt tries them again
                 for scope in self._scopes.values():
-                    _forget_failed(scope)
+                    forget_failed(scope)
 
     def _recorded(self, scope_name: str, e: Any) -> Recorded:
         scope = self._scope(scope_name)
@@ -223,10 +122,10 @@ class Replay:
         self._scope(scope_name).unused[e.kind, e.name, e.digest].append(recorded)
         return recorded
 
-    def _scope(self, name: str) -> _Scope:
+    def _scope(self, name: str) -> Scope:
         scope = self._scopes.get(name)
         if scope is None:
-            scope = self._scopes[name] = _Scope()
+            scope = self._scopes[name] = Scope()
         return scope
 
     def _all_recorded(self) -> Iterator[Recorded]:
@@ -266,7 +165,7 @@ class Replay:
             del self._scopes[name]
         for name, scope in fresh._scopes.items():
             if name.startswith(scope_name):
-                _forget_failed(scope)
+                forget_failed(scope)
                 self._scopes[name] = scope
                 for key in scope.by_key:
                     self._scopes_of_key.setdefault(key, {})[name] = None
@@ -279,8 +178,8 @@ class Replay:
                 continue
             self._lost.add(race_branch_scope(race, place))
             recorded = None if call is None else self._scope(call.scope).by_position.get(call.position)
-            if call is not None and recorded is not None and not recorded.used and _agree(call, recorded):
-                _forget(self._scope(call.scope), recorded)
+            if call is not None and recorded is not None and not recorded.used and agree(call, recorded):
+                forget(self._scope(call.scope), recorded)
 
     def full_name(self, scope_name: str) -> str:
         """A scope, as events name it: older checkpoints had others of the same name."""
@@ -313,7 +212,7 @@ class Replay:
         return self._made(self._scope(scope_name), scope_name, index, kind, name, args, None)
 
     def _made(
-        self, scope: _Scope, scope_name: str, position: int, kind: str, name: str, args: Any, key: str | None
+        self, scope: Scope, scope_name: str, position: int, kind: str, name: str, args: Any, key: str | None
     ) -> Call:
         if key is not None:
             self.part.use_key(key, scope_name, f"{kind} {name!r}")
@@ -347,7 +246,7 @@ class Replay:
             if recorded is None:
                 for other in own.by_key.get(call.key, ()):
                     if other.hinders and not other.used and not own.keeps(call.key, other, call):
-                        raise _mismatch(call, other)
+                        raise mismatch(call, other)
             else:
                 own.made_by_key.get(call.key, {}).pop(call.position, None)
                 if scope_name != call.scope:  # what is still to be recorded of it belongs to that record
@@ -360,8 +259,8 @@ class Replay:
         if recorded is not None:
             return self._use(scope, recorded)
         at_position = scope.by_position.get(call.position)
-        if at_position is not None and at_position.hinders and not _agree(call, at_position):
-            raise _mismatch(call, at_position)
+        if at_position is not None and at_position.hinders and not agree(call, at_position):
+            raise mismatch(call, at_position)
         return None
 
     def _find_keyed(self, call: Call, key: str) -> tuple[str, Recorded | None]:
@@ -371,7 +270,7 @@ class Replay:
         own = self._scope(call.scope)
         unused = [recorded for recorded in own.by_key.get(key, ()) if not recorded.used]
         for recorded in unused:
-            if _agree(call, recorded) and not own.keeps(key, recorded, call):
+            if agree(call, recorded) and not own.keeps(key, recorded, call):
                 return call.scope, recorded
         for recorded in unused:
             if (recorded.kind, recorded.name) == (call.kind, call.name) and not own.keeps(key, recorded, call):
@@ -380,15 +279,15 @@ class Replay:
             if scope_name == call.scope or race_branches_around(scope_name) != race_branches_around(call.scope):
                 continue
             for recorded in self._scope(scope_name).by_key.get(key, ()):
-                if not recorded.used and _agree(call, recorded):
+                if not recorded.used and agree(call, recorded):
                     return scope_name, recorded
         return call.scope, None
 
     @staticmethod
-    def _find(scope: _Scope, call: Call) -> Recorded | None:
+    def _find(scope: Scope, call: Call) -> Recorded | None:
         """The record at its position, else an unused one that agrees and is not kept for the call at that position."""
         at_position = scope.by_position.get(call.position)
-        if at_position is not None and not at_position.used and _agree(call, at_position):
+        if at_position is not None and not at_position.used and agree(call, at_position):
             return at_position
         shape = (call.kind, call.name, call.digest)
         for recorded in scope.unused.get(shape, ()):
@@ -414,7 +313,7 @@ class Replay:
         scope = self._scopes.get(call.scope)
         return None if scope is None else self._find(scope, call)
 
-    def _use(self, scope: _Scope, recorded: Recorded | None) -> Recorded | None:
+    def _use(self, scope: Scope, recorded: Recorded | None) -> Recorded | None:
         if recorded is None:
             return None
         if not recorded.used:
@@ -435,59 +334,9 @@ class _CallShape(msgspec.Struct):
     key: str | None = None
 
 
-def _forget(scope: _Scope, recorded: Recorded) -> None:
-    if scope.by_position.get(recorded.position) is not recorded:
-        return  # another call has been recorded at its place since
-    del scope.by_position[recorded.position]
-    scope.unused[recorded.kind, recorded.name, recorded.digest].remove(recorded)
-    if recorded.key is not None:
-        scope.by_key[recorded.key].remove(recorded)
-
-
-def _forget_failed(scope: _Scope) -> None:
-    for recorded in [recorded for recorded in scope.by_position.values() if _has_failed(recorded)]:
-        _forget(scope, recorded)
-
-
-def _has_failed(recorded: Recorded) -> bool:
-    if recorded.kind == "race" and recorded.output is not None:
-        return msgspec.json.decode(recorded.output, type=RaceEnd).raised
-    return (recorded.error is not None and recorded.output is None) or recorded.outcome in (
-        "failed",
-        "cancelled",
-        "deadline",
-    )
-
-
 def _place_of_key(key: str, use: int) -> int:
     """The place of a call that goes by a key: the same wherever the code makes it, and another for each use."""
     return int.from_bytes(hashlib.blake2b(f"{use}\x1f{key}".encode(), digest_size=6).digest())
-
-
-def _agree(call: Call, recorded: Recorded) -> bool:
-    return (call.kind, call.name, call.digest) == (recorded.kind, recorded.name, recorded.digest)
-
-
-def _mismatch(call: Call, recorded: Recorded) -> StepMismatch:
-    def show(c: Call | Recorded) -> str:
-        return f"{c.kind} {c.name!r} (arguments {c.digest or 'not encodable'}{f', key {c.key!r}' if c.key else ''})"
-
-    differs = [
-        word
-        for word, a, b in (
-            ("the kind of call", call.kind, recorded.kind),
-            ("the function", call.name, recorded.name),
-            ("the arguments", call.digest, recorded.digest),
-        )
-        if a != b
-    ]
-    return StepMismatch(
-        f"at position {call.position} of {shown(call.scope)} the code now calls {show(call)}, but what is "
-        f"remembered there is {show(recorded)}: {' and '.join(differs)} differ(s). Ways on: bring the old code back "
-        "and resume the run; let the new code ask ctx.patched('...') before it does something else; accept the change "
-        "(resume --accept-change); fork the run. Calls that differ without a change of the code need a key "
-        "(ctx.keyed('...').step(...)), or ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance."
-    )
 
 
 def idempotency_key(store_id: str, *facts: object) -> str:

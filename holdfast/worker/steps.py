@@ -17,7 +17,7 @@ import inspect
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -38,13 +38,10 @@ from holdfast.model.values import decoder, encode
 from holdfast.worker import call_scopes
 from holdfast.worker.body_life import OVER
 from holdfast.worker.failures import describe, raise_again, stored
-from holdfast.worker.replay import Call, Recorded, inner_scope
+from holdfast.worker.recorded_calls import Call, Recorded, inner_scope
+from holdfast.worker.recording import RecordingContext
 from holdfast.worker.time_limits import StepClock
 from holdfast.worker.tries import StepThread, Try, step_event
-
-if TYPE_CHECKING:
-    from holdfast.worker.context import Context
-
 
 limited_steps: ContextVar[tuple[str, ...]] = ContextVar("holdfast_limited_steps", default=())
 """The steps around what runs in this task or thread that hold a place of their node."""
@@ -97,7 +94,7 @@ class StepRunner:
                 del _runners[next(iter(_runners))]
         return found[1]
 
-    async def run(self, ctx: Context, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def run(self, ctx: RecordingContext, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The recorded result, or the result of running it now, decoded from what was committed."""
         recorded = ctx._activation.recall(call)
         if recorded is not None:
@@ -110,7 +107,7 @@ class StepRunner:
         undo = None
         if self.undo is not None and ctx._activation.undoes_steps:
             undo = self.undo.of_call(call, args, kwargs)
-        steps = ctx._activation.steps
+        tries = ctx._activation.steps.tries
         if recorded is not None and recorded.retry_at is not None:
             await self._until_retry(ctx, call, failures, recorded.retry_at, recorded.wait_id)
         while True:
@@ -118,7 +115,7 @@ class StepRunner:
                 await ctx._begin_again(call)
             if self.in_thread:
                 await ctx._activation.wait_for_thread()
-            tried = Try(self, call, failures + 1, "" if undo is None else undo.place)
+            tried = self.attempt(call, failures + 1, "" if undo is None else undo.place)
             place = None if self.concurrency is None else await self._place(ctx, self.concurrency)
             failure: ev.ErrorInfo | None = None
             try:
@@ -128,7 +125,7 @@ class StepRunner:
                 if not ctx._activation.port.may_begin:
                     await ctx._activation.port.until_it_may_begin()
                     ctx._activation.check()  # the body may have been left meanwhile
-                steps.add(tried)
+                tries.add(tried)
                 result = await self._call(ctx, tried, args, kwargs)
                 data = encode(result, self.returns, what=f"result of {call.name}")
             except Exception as e:  # noqa: BLE001 - user code; what is raised in its place is decided below
@@ -136,7 +133,7 @@ class StepRunner:
                 failure = describe(e)
                 retry_at = await self._failed(ctx, call, failure, failures)
             finally:
-                steps.discard(tried)
+                tries.discard(tried)
                 if self.on_crash != "rerun":  # the body may be evicted again
                     ctx._activation.check_soon_if_waiting()
                 if place is not None:
@@ -151,6 +148,10 @@ class StepRunner:
                 raise asyncio.CancelledError
             return self._decoded(data)
 
+    def attempt(self, call: Call, number: int, undo: str = "") -> Try:
+        repeats = self.on_crash == "rerun"
+        return Try(call, number, returns=self.returns, is_node=self.is_node, repeats=repeats, undo=undo)
+
     def _decoded(self, data: bytes) -> Any:
         try:
             return self._decode(data)
@@ -163,7 +164,7 @@ class StepRunner:
                 f"step {call.name} was running when its engine died; on_crash={self.on_crash!r} forbids to repeat it"
             )
 
-    async def _call(self, ctx: Context, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call(self, ctx: RecordingContext, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = (ctx._sub(tried.call, tried.number if self.is_node else None), *args) if self.takes_ctx else args
         clock: StepClock | None = None
         token = current_body.set(self.name)
@@ -191,7 +192,7 @@ class StepRunner:
             here.reset(was_here)
             current_body.reset(token)
 
-    async def _result(self, ctx: Context, tried: Try, given: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _result(self, ctx: RecordingContext, tried: Try, given: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function where it belongs: on the loop, or in a thread."""
         if self.is_async:
             return await self.fn(*given, **kwargs)
@@ -200,11 +201,11 @@ class StepRunner:
         if self.takes_ctx:
             raise UsageError(f"{self.name} is sync and takes a ctx: make it async to call it as a step")
         job = functools.partial(_without_stop_iteration, self.fn, given, kwargs)
-        tried.thread = StepThread(ctx._activation, tried, job)
+        tried.thread = StepThread(ctx._activation.steps, ctx._activation.replay, tried, job)
         result = await tried.thread.result()
         return await result if inspect.isawaitable(result) else result
 
-    async def _place(self, ctx: Context, concurrency: int) -> Releasable:
+    async def _place(self, ctx: RecordingContext, concurrency: int) -> Releasable:
         """Wait for a place among the bodies and steps of this node, over all runs and engines."""
         activation = ctx._activation
         a = activation.attempt
@@ -223,7 +224,7 @@ class StepRunner:
             raise
         return place
 
-    async def _failed(self, ctx: Context, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
+    async def _failed(self, ctx: RecordingContext, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
         """Record a failed try; when the next one is due, or None if it was the last."""
         seed = _retry_seed(ctx, call, failures)
         delay = seconds_until_retry(self.retry, failures, info.kinds, info.retryable, seed)
@@ -232,7 +233,7 @@ class StepRunner:
         return retry_at
 
     async def _until_retry(
-        self, ctx: Context, call: Call, failures: int, retry_at: int, wait_id: str | None = None
+        self, ctx: RecordingContext, call: Call, failures: int, retry_at: int, wait_id: str | None = None
     ) -> None:
         """Wait until the next try of a step that has failed. A delay over RETRY_IN_MEMORY_SECONDS is a wait with a
         durable timer, during which the body may be evicted; `wait_id`: it was opened in an earlier life of the body.
@@ -259,7 +260,7 @@ class StepRunner:
             await activation.park(await activation.open_wait(wait))
 
     @staticmethod
-    async def _commit(ctx: Context, kind: Any, call: Call, attempt: int, **fields: Any) -> None:
+    async def _commit(ctx: RecordingContext, kind: Any, call: Call, attempt: int, **fields: Any) -> None:
         a = ctx._activation.attempt
         event = step_event(kind, call, attempt, **fields)
         ends = isinstance(event, ev.StepFailed) and event.retry_at is None
@@ -267,7 +268,7 @@ class StepRunner:
         await ctx._activation.commit(cmd.RecordStep(a.node, a.path, a.attempt, event, races, visit=a.visit))
 
 
-def _retry_seed(ctx: Context, call: Call, failures: int) -> str:
+def _retry_seed(ctx: RecordingContext, call: Call, failures: int) -> str:
     """What the jitter of a delay is derived from: the same in every life of the body."""
     return f"{ctx.run_id}{call.step_key}{failures}"
 

@@ -1,4 +1,4 @@
-"""Tries: one try of a step, and the thread of a sync one.
+"""Tries: the steps of a body that are under way: one try of each, and the thread of a sync one.
 
 Owns: the events of a try, waiting for the thread of its function, and what becomes of that thread when the step timed
 out or was cancelled.
@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.values import encode
-from holdfast.worker.body_life import BodyLife
 from holdfast.worker.failures import describe
-from holdfast.worker.replay import Call
-
-if TYPE_CHECKING:
-    from holdfast.worker.activation import Activation
-    from holdfast.worker.steps import StepRunner
-
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.replay import Replay
+from holdfast.worker.threads import Done, GivenUp, ThreadJob
 
 log = logging.getLogger("holdfast.node")
 
@@ -35,15 +31,21 @@ log = logging.getLogger("holdfast.node")
 class Try:
     """One try of a step, under way."""
 
-    __slots__ = ("call", "cancelled", "number", "runner", "thread", "undo")
+    __slots__ = ("call", "cancelled", "is_node", "number", "repeats", "returns", "thread", "undo")
 
-    def __init__(self, runner: StepRunner, call: Call, number: int, undo: str = "") -> None:
-        self.runner = runner
+    def __init__(
+        self, call: Call, number: int, *, returns: Any, is_node: bool, repeats: bool = True, undo: str = ""
+    ) -> None:
         self.call = call
-        self.undo = undo
-        """The place of its compensation, where it has one."""
         self.number = number
         """From 1."""
+        self.returns = returns
+        """What the function is annotated with."""
+        self.is_node = is_node
+        self.repeats = repeats
+        """Whether it may be made again when it is not known how it ended."""
+        self.undo = undo
+        """The place of its compensation, where it has one."""
         self.cancelled = False
         """It was asked to stop, and its thread may still run."""
         self.thread: StepThread | None = None
@@ -57,7 +59,7 @@ class Try:
 
     def completed(self, value: Any) -> Any:
         """The event of a try that has returned this."""
-        data = encode(value, self.runner.returns, what=f"result of {self.call.name}")
+        data = encode(value, self.returns, what=f"result of {self.call.name}")
         return step_event(ev.StepCompleted, self.call, self.number, output=msgspec.Raw(data), undo=self.undo)
 
     def failed(self, error: BaseException, retry_at: int) -> Any:
@@ -78,23 +80,72 @@ def step_event(kind: Any, call: Call, attempt: int, **fields: Any) -> Any:
     )
 
 
+class BodySteps:
+    """The steps of one body that are under way: their tries, and the threads of the sync ones."""
+
+    start_thread: Callable[[Callable[[], Any], Done], ThreadJob]
+    """Where sync steps run."""
+    given_up: GivenUp
+    """How many threads the engine has lost."""
+    grace_seconds = 0.0
+    """How long a thread may take to stop."""
+    late: Sequence[StepThread] = ()
+    """Threads that have ended after their steps were cancelled, and whose outcomes the body's end may record."""
+    body_has_ended = False
+
+    def __init__(self, node: str, run_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.node = node
+        self.run_id = run_id
+        self.loop = loop
+        self.tries: set[Try] = set()
+        self.threads: set[StepThread] = set()
+        """Those of cancelled steps among them."""
+
+    @property
+    def any_unrepeatable(self) -> bool:
+        """Whether a step is under way that must not be repeated unasked: a body that were evicted would repeat it."""
+        return any(not tried.repeats for tried in self.tries)
+
+    @property
+    def stopping(self) -> asyncio.Future[bool] | None:
+        """A cancelled step whose thread still runs: it must not act beside another execution of the body."""
+        return next((thread.over for thread in self.threads if thread.is_cancelled), None)
+
+    @property
+    def any_threads(self) -> bool:
+        """Whether the end of the body has to wait for threads, or to record what they did."""
+        return bool(self.threads or self.late)
+
+    def give_up(self) -> None:
+        """Stop waiting for every thread."""
+        for thread in list(self.threads):
+            thread.give_up()
+
+
+NO_STEPS = BodySteps("", "", None)
+"""Of bodies without a ctx; it stays empty."""
+
+
 class StepThread:
     """The thread of one try of a sync step."""
 
-    def __init__(self, activation: Activation, tried: Try, job: Callable[[], Any]) -> None:
+    def __init__(self, steps: BodySteps, replay: Replay, tried: Try, job: Callable[[], Any]) -> None:
+        assert steps.loop is not None
         self.tried = tried
-        self.over: asyncio.Future[bool] = activation.loop.create_future()
+        self.over: asyncio.Future[bool] = steps.loop.create_future()
         """Done when the thread has ended (True) or was given up (False)."""
         self.value: Any = None
         self.error: BaseException | None = None
-        self._activation = activation
+        self._steps = steps
+        self._replay = replay
+        self._loop = steps.loop
         self._calls: int | None = None
         """How many calls the body had made when the step was cancelled; None: the step is not cancelled."""
         self._timed_out = False
-        self._part = activation.replay.part
+        self._part = replay.part
         self._grace: asyncio.TimerHandle | None = None
-        self._job = activation.start_thread(job, self._ended)
-        activation.threads.add(self)
+        self._job = steps.start_thread(job, self._ended)
+        steps.threads.add(self)
 
     async def result(self) -> Any:
         """What the function returned. On cancellation the thread stays with the body for the grace time."""
@@ -119,7 +170,7 @@ class StepThread:
         step would not find its own calls again if the step had a result after all."""
         if self._timed_out or self._part.lost:
             return False
-        return self.over.done() and self._calls == self._activation.replay.calls
+        return self.over.done() and self._calls == self._replay.calls
 
     async def outlast(self) -> bool:
         """Wait until the thread of a step that timed out has ended, True, or is given up."""
@@ -132,25 +183,23 @@ class StepThread:
         if self.over.done():
             return
         lost = self._job.give_up()
-        if lost and self._activation.life is BodyLife.ENDING:
-            self._activation.steps.add(self.tried)  # it may act after the end of the body
+        if lost and self._steps.body_has_ended:
+            self._steps.tries.add(self.tried)  # it may act after the end of the body
         self._finish(ended=False)
         if lost:
-            a, step = self._activation.attempt, self.tried.call.name
             log.warning(
                 "step %s of node %s, run %s, did not stop within the grace time; its thread was given up",
-                step, a.node, self._activation.port.run_id,
+                self.tried.call.name, self._steps.node, self._steps.run_id,
             )  # fmt: skip
 
     def _cancelled(self) -> None:
-        activation = self._activation
         if self._calls is None:
-            self._calls = activation.replay.calls
+            self._calls = self._replay.calls
             self.tried.cancelled = True
             if self.over.done():  # the step was about to get its result
                 self._keep()
             else:
-                self._grace = activation.loop.call_later(activation.grace_seconds, self.give_up)
+                self._grace = self._loop.call_later(self._steps.grace_seconds, self.give_up)
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
         self.value, self.error = value, error
@@ -160,11 +209,10 @@ class StepThread:
         if self._grace is not None:
             self._grace.cancel()
         self.over.set_result(ended)
-        self._activation.threads.discard(self)
+        self._steps.threads.discard(self)
         if self.is_cancelled and ended:
             self._keep()
 
     def _keep(self) -> None:
         """Keep the outcome until the body ends, and drop those that are no longer worth recording."""
-        activation = self._activation
-        activation.late = [thread for thread in [*activation.late, self] if thread.is_worth_recording]
+        self._steps.late = [thread for thread in [*self._steps.late, self] if thread.is_worth_recording]

@@ -365,7 +365,7 @@ async def test_a_script_that_starts_its_runs_when_it_is_imported_can_be_isolated
 async def test_a_process_that_cannot_be_spawned_is_tried_again_and_counts_nothing(db: Path, tmp_path: Path) -> None:
     await cut_off(db, flows.isolated_gated, folder=str(tmp_path))
     (tmp_path / "gate").touch()
-    with mock.patch("holdfast.worker.isolated.ISOLATED_SPAWN_SECONDS", 0.01):
+    with mock.patch("holdfast.worker.isolated_processes.ISOLATED_SPAWN_SECONDS", 0.01):
         async with hf.open(url(db), recover=False) as engine:
             python, sys.executable = sys.executable, str(tmp_path / "no python")
             try:

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.testing import harness
-from holdfast.worker import context as context_module
+from holdfast.worker import recording
 from holdfast.worker.call_scopes import scope_here
 from tests.engine.kit import check_file, until, until_async, url
 
@@ -521,8 +521,8 @@ async def test_a_call_counts_once_however_often_the_body_runs(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both limits count calls; what is remembered of a call is not another one."""
-    monkeypatch.setattr(context_module, "REMEMBERED_CALLS_MAX", 12)
-    monkeypatch.setattr(context_module, "REMEMBERED_CALLS_WARN", 11)
+    monkeypatch.setattr(recording, "REMEMBERED_CALLS_MAX", 12)
+    monkeypatch.setattr(recording, "REMEMBERED_CALLS_WARN", 11)
     lives = Lives(db)
 
     async def body(ctx: hf.Context) -> Any:
@@ -538,8 +538,8 @@ async def test_a_call_counts_once_however_often_the_body_runs(
 async def test_one_call_too_many_fails_in_the_first_life_and_after_a_replay_alike(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(context_module, "REMEMBERED_CALLS_MAX", 12)
-    monkeypatch.setattr(context_module, "REMEMBERED_CALLS_WARN", 5)
+    monkeypatch.setattr(recording, "REMEMBERED_CALLS_MAX", 12)
+    monkeypatch.setattr(recording, "REMEMBERED_CALLS_WARN", 5)
     lives = Lives(db)
 
     async def body(ctx: hf.Context) -> Any:

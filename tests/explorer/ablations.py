@@ -37,7 +37,7 @@ from holdfast.testing import Report, explore
 from holdfast.testing.explorer.report import Kind
 from holdfast.testing.simulation.process import SimulatedLease
 from holdfast.testing.simulation.store import ProcessStore
-from holdfast.worker import steps, tries
+from holdfast.worker import steps
 from holdfast.worker.activation import Activation
 from holdfast.worker.plain_context import PlainContext
 from holdfast.worker.replay import Replay
@@ -322,7 +322,7 @@ async def _memo_first(self: Any, ctx: Any, call: Any, args: Any, kwargs: Any) ->
     if recorded is not None and recorded.output is not None:
         return msgspec.json.decode(recorded.output)
     await ctx._record(call, b"0")
-    return await self._call(ctx, tries.Try(self, call, 1), args, kwargs)
+    return await self._call(ctx, self.attempt(call, 1), args, kwargs)
 
 
 def _any_input_will_do(d: Any, scope: Any, plan: Any, path: str) -> bool:

@@ -16,7 +16,8 @@ import holdfast as hf
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import StepMismatch
-from holdfast.worker.replay import Call, Replay, idempotency_key
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.replay import Replay, idempotency_key
 from tests.engine.kit import hold_time, until
 
 Made = tuple[str, Any]

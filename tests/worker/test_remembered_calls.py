@@ -14,7 +14,8 @@ import pytest
 from holdfast.model import events as ev
 from holdfast.model import journal_format
 from holdfast.model.errors import DuplicateKey, StepMismatch
-from holdfast.worker.replay import Call, Replay, idempotency_key
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.replay import Replay, idempotency_key
 
 ROOT = Path(__file__).resolve().parents[2]
 

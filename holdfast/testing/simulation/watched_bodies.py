@@ -28,7 +28,8 @@ from holdfast.worker.binding import Binder
 from holdfast.worker.context import Context
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.plain_context import InlineContext
-from holdfast.worker.replay import Call
+from holdfast.worker.recorded_calls import Call
+from holdfast.worker.recording import RecordingContext
 from holdfast.worker.steps import StepRunner
 from holdfast.worker.sync_context import SyncContext
 from holdfast.worker.threads import ThreadBodies
@@ -162,7 +163,7 @@ class WatchedRunner(StepRunner):
         options = getattr(fn, "options", None)
         self._idempotent = bool(getattr(options, "idempotent", False))
 
-    async def _call(self, ctx: Context, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call(self, ctx: RecordingContext, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         executor = WatchedExecutor.of(ctx)
         if executor.watcher is None:
             return await super()._call(ctx, tried, args, kwargs)
@@ -256,7 +257,7 @@ class WatchedExecutor(LocalExecutor):
         """Attempts of crash suspects: in production each has a process of its own."""
 
     @staticmethod
-    def of(ctx: Context) -> WatchedExecutor:
+    def of(ctx: RecordingContext) -> WatchedExecutor:
         """The executor of the body that this ctx belongs to."""
         return cast(WatchedExecutor, ctx._activation.on_exit.__self__)  # type: ignore[attr-defined]
 
