@@ -16,6 +16,7 @@ from holdfast.engine import missing
 from holdfast.engine.branching import Branching
 from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.ports import Attempt, Done
+from holdfast.engine.run.actor import RunActor
 from holdfast.engine.run.bodies import Bodies, BodyPort
 from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
@@ -89,7 +90,7 @@ async def rehearse(runtime: Runtime, custody: Custody, bodies: Bodies, row: RunR
         located = nodes.located_args(state, ns)
         memory = await bodies.replay_reader.recall(state, ns.node, ns.path, ns.memory_seq, located.values())
         order = Attempt(
-            port=_SilentPort(custody.actor(plan, state, row.token, row), bodies),
+            port=_SilentPort(RunActor(custody, plan, state, row.token, row), bodies),
             plan=plan,
             definition=ns.plan.definition,
             handler=handler,

@@ -1,7 +1,9 @@
 """Committer: the one write path.
 
-Owns: which commits are written together, and when their listeners learn the outcome.
-Never: builds a commit (run/turn.py), knows SQL (store), or which thread writes (store_threads.py).
+Owns: which commits are written together, when their listeners learn the outcome, and in which threads the store is
+written. Groups of commits may run beside each other; every other write is alone: it begins when all writes before it
+have ended, and no later one begins before it has ended.
+Never: builds a commit (run/turn.py), knows SQL (store).
 Invariants: a run has at most one commit in flight. Groups are sent in the order in which their commits were handed
 over, and every other write comes behind all groups that were sent before it. Whatever has queued while the last group
 was being written is the next group; no commit waits for a time window.
@@ -12,19 +14,25 @@ advance in step into several groups; two of them may be under way; and the next 
 last one are called. While the server writes one group, the next one is on its way, and bodies of the others run. A file
 is written by this process itself: a group takes all pending commits, and its listeners are called first, since two
 groups would only compete for the interpreter.
+
+Groups may run beside each other because their runs are different ones, each with a fence of its own. What a group
+writes for a run of another one (a message, a child) is what another engine's group might write at that moment, and the
+store is made for that. No other write may: one that releases leases, or records that an engine has ended, refers to
+everything that was written until then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import sys
+import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.engine import crash_points
 from holdfast.engine.ports import settle
-from holdfast.engine.store_threads import Writer
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.contract import Store
 from holdfast.store.row_types import Commit, CommitResult
@@ -35,6 +43,9 @@ FULL_RETRY_SECONDS = 1.0
 SERVED_GROUP_MAX = 250
 """Commits of one group where a server writes: 1,000 runs are four groups, of which one or two are at the server.
 Smaller groups cost more time per commit, larger ones leave server or process idle."""
+
+
+Job = Callable[[], None]
 
 
 class CommitListener(Protocol):
@@ -243,3 +254,120 @@ class Committer:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop is closed, and with it all callers
             log.debug("the event loop closed before a write was reported")
+
+
+# --- the writer's threads -------------------------------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    """Where writes happen, in the order in which they were put there."""
+
+    @property
+    def groups_max(self) -> int:
+        """How many groups may be under way here at once."""
+        ...
+
+    def put(self, job: Job) -> None:
+        """A write that is alone."""
+        ...
+
+    def put_group(self, job: Job) -> None:
+        """A group of commits."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing more, and return when everything that was put here has been done."""
+        ...
+
+
+def work_off(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """What a thread does that has jobs: one after the other, until there is None."""
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        job()
+        job = None  # what it held must not stay in memory until the next one comes
+
+
+class WriterThread:
+    """One thread, which owns the writing connection: everything is alone."""
+
+    groups_max: Final = 1
+
+    def __init__(self, name: str = "holdfast-writer") -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=work_off, args=(self._jobs,), name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    put_group = put
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+
+class TwoWriterThreads:
+    """Two threads, for a server that takes several writes at once: while it works at one group, the next is on its way.
+
+    The first thread does everything in its order. The second helps out with a group while the first one has a group and
+    no job that is to be alone.
+    """
+
+    groups_max: Final = 2
+
+    def __init__(self) -> None:
+        self._first = WriterThread()
+        self._second = WriterThread("holdfast-writer-2")
+        self._changed = threading.Condition()
+        self._alone = 0
+        """Jobs that are to be alone and have not ended."""
+        self._groups = 0
+        """Groups at the first thread that have not ended."""
+        self._helping = 0
+        """Groups at the second one."""
+
+    def put(self, job: Job) -> None:
+        with self._changed:
+            self._alone += 1
+            self._first.put(lambda: self._do_alone(job))
+
+    def put_group(self, job: Job) -> None:
+        with self._changed:
+            if self._groups and not self._alone:
+                self._helping += 1
+                self._second.put(lambda: self._help(job))
+            else:
+                self._groups += 1
+                self._first.put(lambda: self._do_group(job))
+
+    def _do_alone(self, job: Job) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._helping)
+        try:
+            job()
+        finally:
+            with self._changed:
+                self._alone -= 1
+
+    def _do_group(self, job: Job) -> None:
+        try:
+            job()
+        finally:
+            with self._changed:
+                self._groups -= 1
+
+    def _help(self, job: Job) -> None:
+        try:
+            job()
+        finally:
+            with self._changed:
+                self._helping -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        self._first.close()
+        self._second.close()

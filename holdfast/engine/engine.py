@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine import missing
 from holdfast.engine.branching import Branching
-from holdfast.engine.committer import Committer
+from holdfast.engine.committer import Committer, TwoWriterThreads, Writer, WriterThread
 from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.event_loop import check_loop, on_its_loop
 from holdfast.engine.messages import Inbox
@@ -33,17 +33,9 @@ from holdfast.engine.run.bodies import Bodies
 from holdfast.engine.run.pump import Pump
 from holdfast.engine.run_handle import Run
 from holdfast.engine.run_requests import RunRequests, resume_request
-from holdfast.engine.runtime import Runtime
+from holdfast.engine.runtime import LoopReader, Reader, ReaderThreads, Runtime
 from holdfast.engine.shared_slots import LostThreads, SharedSlots
 from holdfast.engine.starting import Starting
-from holdfast.engine.store_threads import (
-    LoopReader,
-    Reader,
-    ReaderThreads,
-    TwoWriterThreads,
-    Writer,
-    WriterThread,
-)
 from holdfast.engine.versions import Versions, capabilities_here
 from holdfast.model import texts
 from holdfast.model.errors import HoldfastError, StoreError, UsageError

@@ -3,24 +3,28 @@
 Owns: the event loop, the background tasks, the place where reads happen, whether the engine still works; the services
 that every part uses (store, clock, committer, lease, values, versions, slots, wake-ups); what this engine can run.
 Never: reaches a run, or a part that drives runs: those receive the runtime.
-Invariants: every background task is in one set and ends with the engine. An engine that has failed stays failed.
+Invariants: every background task is in one set and ends with the engine. An engine that has failed stays failed. What
+was read beside the loop may be old by the time it is used: its user checks again what only the loop knows (which engine
+drives a run, whether the engine is closing); what only the store knows is decided by the conditions of the next write.
 On crash: nothing to undo.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
-from holdfast.engine.committer import Committer
+from holdfast.engine.committer import Committer, Job, work_off
 from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.event_loop import Hub
 from holdfast.engine.ownership.lease import Lease
-from holdfast.engine.ports import Executor, RunInspector
+from holdfast.engine.ports import Executor, RunInspector, settle
 from holdfast.engine.slots import Nesting, Slots
-from holdfast.engine.store_threads import Read, Reader
 from holdfast.engine.versions import Versions
 from holdfast.model import capabilities, handlers
 from holdfast.model.errors import StoreError
@@ -34,6 +38,8 @@ from holdfast.store.row_types import RunRow
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast.engine")
+READERS = 4
+"""Reads at once. They have threads of their own: bodies may keep asyncio's busy for as long as they like."""
 
 
 class Runtime:
@@ -162,3 +168,68 @@ class Runtime:
     def serves(self, queue: str) -> bool:
         """Whether runs of this queue are driven here."""
         return self.drives and (self.queues is None or queue in self.queues)
+
+
+# --- where the store is read ----------------------------------------------------------------------------------------
+
+
+class Read(Protocol):
+    """Reads from the store."""
+
+    async def __call__(self, function: Callable[..., T], *args: Any) -> T: ...
+
+
+class Reader(Protocol):
+    """How to read."""
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T: ...
+
+    def close(self) -> None:
+        """Accept no more reads. A read that waits for a server ends when the store is closed."""
+        ...
+
+
+class LoopReader:
+    """Reads at once: a file answers sooner than a thread could be asked."""
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        return function(*args)
+
+    def close(self) -> None:
+        pass
+
+
+class ReaderThreads:
+    """Reads beside the loop: a server may become unreachable in the middle of a read, which then waits in a thread,
+    while bodies, other runs and closing the engine continue. No process waits for these threads when it ends."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._is_closed = False
+        for number in range(READERS):
+            name = f"holdfast-reader-{number}"
+            threading.Thread(target=work_off, args=(self._jobs,), name=name, daemon=True).start()
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        if self._is_closed:  # and so is the store, which says it
+            return function(*args)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            found: Any = None
+            error: BaseException | None = None
+            try:
+                found = function(*args)
+            except Exception as e:  # noqa: BLE001 - it is raised again where the caller waits
+                error = e
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the caller
+                loop.call_soon_threadsafe(settle, answer, found, error)
+
+        self._jobs.put(job)
+        return await answer
+
+    def close(self) -> None:
+        self._is_closed = True
+        for _ in range(READERS):
+            self._jobs.put(None)

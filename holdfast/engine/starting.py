@@ -130,7 +130,7 @@ class Starting:
     def _actor(self, order: Order, run_id: str, run_no: int, parent: RunActor | None) -> RunActor:
         runtime = self._runtime
         state = RunState.new(order.plan, run_no, run_id, runtime.clock.now())
-        actor = self._custody.actor(order.plan, state, 1, None)
+        actor = RunActor(self._custody, order.plan, state, 1, None)
         queues = runtime.queues
         is_served = queues is None or setting(order.event, order.plan, "queue") in queues
         create_unowned = not (runtime.drives and is_served)

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.engine.committer import SERVED_GROUP_MAX, Committer
-from holdfast.engine.store_threads import TwoWriterThreads
+from holdfast.engine.committer import SERVED_GROUP_MAX, Committer, TwoWriterThreads
 from holdfast.model.errors import OutcomeUnknown, StoreError, StoreFull
 from holdfast.store.contract import Store
 from holdfast.store.row_types import Commit, CommitResult

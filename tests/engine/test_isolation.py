@@ -235,6 +235,7 @@ async def test_a_suspect_can_be_cancelled_while_its_body_runs(db: Path, tmp_path
 
 async def test_a_suspect_whose_engine_is_stopped_goes_on_with_the_same_attempt(db: Path, tmp_path: Path) -> None:
     await cut_off(db, flows.isolated_one_at_a_time, folder=str(tmp_path))
+    before = len(inside(tmp_path))  # the first engine's body may have begun before it was stopped
     for _ in range(2):
         async with hf.open(url(db), grace_seconds=0.2) as engine:
             count = len(inside(tmp_path))
@@ -243,7 +244,7 @@ async def test_a_suspect_whose_engine_is_stopped_goes_on_with_the_same_attempt(d
     async with hf.open(url(db)) as engine:
         await engine.get("suspect").result(timeout=30)
         assert attempts(await engine.get("suspect").events(), "isolated_one_at_a_time") == [1, 2]
-    assert [attempt for attempt, _ in inside(tmp_path)] == [2, 2, 2]
+    assert [attempt for attempt, _ in inside(tmp_path)[before:]] == [2, 2, 2]
 
 
 async def test_a_suspect_keeps_to_the_concurrency_of_its_workflow(db: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ COMMAND = object()
 def actor(life: Life = Life.IDLE) -> RunActor:
     """A run in an engine that only notes what is asked of it."""
     plan = Play(call("a"), begin=False).plan
-    made = RunActor(mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), plan, RunState.new(plan, 1, "r", 0), 1, None)
+    made = RunActor(mock.MagicMock(), plan, RunState.new(plan, 1, "r", 0), 1, None)
     made.life = life
     return made
 

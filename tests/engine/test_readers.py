@@ -13,7 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.engine import Engine
 from holdfast.engine.run.actor import Life
-from holdfast.engine.store_threads import LoopReader, ReaderThreads
+from holdfast.engine.runtime import LoopReader, ReaderThreads
 from holdfast.model.errors import StoreError
 from holdfast.store.row_types import MessageRow
 from tests.doctor.ward import harm

@@ -24,6 +24,6 @@ written; a driven run stands after its last commit. The lease goes with the proc
 expires; poll.py finds it, claim.py claims the runs again. A hold outlives every engine.
 
 Modules: lease (this engine's row and lock, which engines are dead), claim (which runs, how many, in which order), load
-(rows to an actor, or hold, or yield), custody (the driven runs: room, eviction, release, hold), poll (the loop), and
-quarantine (runs suspected of killing their engines). Each receives the runtime and the parts it uses, never the engine.
+(rows to an actor, or hold, or yield), custody (the driven runs: room, eviction, release, hold), poll (the loop). Each
+receives the runtime and the parts it uses, never the engine.
 """

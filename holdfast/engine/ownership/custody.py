@@ -27,7 +27,6 @@ from holdfast.engine.shared_slots import LostThreads
 from holdfast.engine.slots import Place
 from holdfast.model.errors import HoldfastError, LeaseLost, NewerFormat, StoreDamaged, StoreError
 from holdfast.model.plans import Plan
-from holdfast.model.state import RunState
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.model.views import command_line
 from holdfast.store.records.journal import DAMAGE, History, hold_reason
@@ -56,7 +55,7 @@ class Custody:
     """Reads a run again whose commit was refused; True: its lease may be another engine's (claim.py)."""
 
     def __init__(self, runtime: Runtime, lost_threads: LostThreads) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._lost_threads = lost_threads
         self.actors: dict[int, RunActor] = {}
         """The runs that this engine drives, by number."""
@@ -70,13 +69,9 @@ class Custody:
 
     # --- driving -----------------------------------------------------------------------------------------------------
 
-    def actor(self, plan: Plan, state: RunState, token: int, row: RunRow | None) -> RunActor:
-        """A run of this engine, which is not driven before it is adopted."""
-        return RunActor(self._runtime, self.turns, self, plan, state, token, row)
-
     def adopt(self, actor: RunActor) -> None:
         """Drive a run from now on."""
-        limit = self._runtime.settings.concurrency
+        limit = self.runtime.settings.concurrency
         if limit is not None and len(self.actors) >= limit and not actor.release_after_commit:
             self._evict_one()
         self.actors[actor.run_no] = actor
@@ -88,20 +83,20 @@ class Custody:
             self.free_workflow_slot(actor)
         if self.has_unclaimed_runs:
             self.refill()
-        if actor.run_no in self._runtime.hub.listeners:
-            self._runtime.hub.notify(actor.run_no)
+        if actor.run_no in self.runtime.hub.listeners:
+            self.runtime.hub.notify(actor.run_no)
 
     # --- room --------------------------------------------------------------------------------------------------------
 
     def room(self) -> int:
         """How many more runs may be at work here; 0 while this engine's lease has run out: another engine may have
         declared it dead."""
-        limit = self._runtime.settings.concurrency
-        if self._runtime.lease.has_run_out:
+        limit = self.runtime.settings.concurrency
+        if self.runtime.lease.has_run_out:
             return 0
         if limit is None:
             return sys.maxsize
-        now = self._runtime.clock.now()
+        now = self.runtime.clock.now()
         at_work = sum(actor.is_at_work or actor.wakes_at(now) for actor in self.actors.values())
         return max(0, limit - at_work - self.claims_in_progress)
 
@@ -109,16 +104,16 @@ class Custody:
         """Whether a run of this version could go to work here. Not where other runs of its workflow already wait."""
         if self._lost_threads.too_many and self._lost_threads.keep_from(plan):
             return False
-        if self._runtime.settings.concurrency is None:
-            return not self._runtime.lease.has_run_out
+        if self.runtime.settings.concurrency is None:
+            return not self.runtime.lease.has_run_out
         place = self._workflow_place(plan)
-        return self.room() > 0 and not (place and self._runtime.slots.is_waited_for(place[0]))
+        return self.room() > 0 and not (place and self.runtime.slots.is_waited_for(place[0]))
 
     def admit(self, actor: RunActor, command: Any) -> bool:
         """Whether a run may go to work now; if not, `command` is submitted to it when its workflow has a free slot."""
         if actor.plan.definition.settings.concurrency is None:
             return True
-        place, slots = self._workflow_place(actor.plan), self._runtime.slots
+        place, slots = self._workflow_place(actor.plan), self.runtime.slots
         if not slots.take(place):
             actor.workflow_slot = WorkflowSlot.WAITING
             slots.wait(place, (_priority(actor), 0), lambda: self._admit_now(actor, command))
@@ -128,7 +123,7 @@ class Custody:
 
     def _admit_now(self, actor: RunActor, command: Any) -> bool:
         """A slot is free for a run that waited for one; True: the run takes it."""
-        runtime = self._runtime
+        runtime = self.runtime
         if actor.is_detached or runtime.stopping or not runtime.slots.take(self._workflow_place(actor.plan)):
             return False
         actor.workflow_slot = WorkflowSlot.HELD
@@ -138,18 +133,18 @@ class Custody:
     def free_workflow_slot(self, actor: RunActor) -> None:
         """A run has ended or is suspended: another run of its workflow may go to work."""
         actor.workflow_slot = WorkflowSlot.NONE
-        self._runtime.slots.free(self._workflow_place(actor.plan))
+        self.runtime.slots.free(self._workflow_place(actor.plan))
 
     def _workflow_place(self, plan: Plan) -> Place:
         """The pool in which a run of this version needs a slot to be at work; none without a limit."""
         limit = plan.definition.settings.concurrency
-        return () if limit is None else self._runtime.slots.place_of_run(plan.definition.name, limit)
+        return () if limit is None else self.runtime.slots.place_of_run(plan.definition.name, limit)
 
     # --- eviction ----------------------------------------------------------------------------------------------------
 
     def schedule_eviction(self, actor: RunActor) -> None:
         """Evict a run after a while if it is suspended, or at once if nothing of it can run here; keep any other."""
-        runtime = self._runtime
+        runtime = self.runtime
         if actor.eviction is not None:
             actor.eviction.cancel()
             actor.eviction = None
@@ -170,7 +165,7 @@ class Custody:
         suspension is not applied yet is evicted when it is (`schedule_eviction`)."""
         for actor in self.actors.values():
             is_suspended = actor.state.status is RunStatus.SUSPENDED and actor.eviction is not None
-            if is_suspended and actor.life is Life.IDLE and self._runtime.executor.is_idle(actor.run_no):
+            if is_suspended and actor.life is Life.IDLE and self.runtime.executor.is_idle(actor.run_no):
                 assert actor.eviction is not None
                 actor.eviction.cancel()
                 self.evict(actor)
@@ -178,7 +173,7 @@ class Custody:
 
     def evict(self, actor: RunActor) -> None:
         """Stop driving a run that has nothing to do, and release it; one whose body has resumed is tried again."""
-        runtime = self._runtime
+        runtime = self.runtime
         actor.eviction = None
         if actor.has_work:
             return
@@ -196,23 +191,23 @@ class Custody:
         for actor in list(self.actors.values()):
             if self._only_waits_for_thread(actor):
                 actor.detach(None)
-                self._runtime.spawn(self.release(actor))
+                self.runtime.spawn(self.release(actor))
 
     def _only_waits_for_thread(self, actor: RunActor) -> bool:
         if actor.life is not Life.IDLE or actor.write_buffer.entries:
             return False
         scheduled = [ns for ns in actor.state.nodes.values() if ns.status is NodeStatus.SCHEDULED]
         isolated = actor.is_suspect
-        handlers = [self._runtime.handler(ns.plan.definition.uses) for ns in scheduled]
+        handlers = [self.runtime.handler(ns.plan.definition.uses) for ns in scheduled]
         waits = not isolated and any(handler is not None and handler.kind == "sync" for handler in handlers)
-        return waits and not actor.body_slots and self._runtime.executor.is_idle(actor.run_no)
+        return waits and not actor.body_slots and self.runtime.executor.is_idle(actor.run_no)
 
     # --- when something fails ----------------------------------------------------------------------------------------
 
     def refused(self, actor: RunActor, outcome: CommitResult, replies: Sequence[Done]) -> None:
         """A commit did not land, or landed for another owner: discard the run's state, and read it again if the run is
         still this engine's."""
-        runtime, is_new = self._runtime, actor.creating is not None
+        runtime, is_new = self.runtime, actor.creating is not None
         error: HoldfastError
         if is_new and outcome.refusal == "number_taken":  # the caller that starts it gets another number
             error = NumberTaken(outcome.detail)
@@ -236,7 +231,7 @@ class Custody:
         """A bug in our own rules: this run stops where it is, with its journal intact."""
         log.critical("run %s stops: %s", actor.run_id, error, exc_info=error)
         self._discard(actor, error, replies)
-        self._runtime.spawn(self.let_go(actor, f"internal_error: {type(error).__name__}: {error}"))
+        self.runtime.spawn(self.let_go(actor, f"internal_error: {type(error).__name__}: {error}"))
 
     def cannot_read(self, actor: RunActor, error: Exception, replies: Sequence[Done] = ()) -> None:
         """Rows or events of a run that is driven here cannot be read. Where they are damaged, or of a newer Holdfast,
@@ -248,10 +243,10 @@ class Custody:
         what = "is put on hold" if is_damaged else "is released, as it cannot be read now"
         log.error("run %s %s: %s", actor.run_id, what, error)
         self._discard(actor, LeaseLost(f"run {actor.run_id} {what}: {error}"), replies)
-        self._runtime.spawn(self.let_go(actor, hold_reason(error) if is_damaged else None))
+        self.runtime.spawn(self.let_go(actor, hold_reason(error) if is_damaged else None))
 
     def _discard(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
-        self._runtime.values.forget(actor.run_no)
+        self.runtime.values.forget(actor.run_no)
         actor.detach(error)
         for done in replies:
             done(None, error)
@@ -264,13 +259,13 @@ class Custody:
         try:
             await work(*args)
         except Exception:
-            if lease[0] not in self.actors and not self._runtime.stopping:
+            if lease[0] not in self.actors and not self.runtime.stopping:
                 await self.give_back([lease], unused=unused)
             raise
 
     async def detach_lost_runs(self) -> None:
         """Detach the runs that other engines own now, so that their bodies stop even if they report nothing."""
-        runtime = self._runtime
+        runtime = self.runtime
         for actor in list(self.actors.values()):
             row = await runtime.read(runtime.store.run_by_no, actor.run_no)
             if row is None or actor.is_detached:
@@ -292,7 +287,7 @@ class Custody:
 
     async def give_back(self, leases: list[tuple[int, int]], *, unused: bool = True) -> None:
         """Release leases at once. `unused`: the runs were claimed and not driven; their last driver stays the last."""
-        runtime = self._runtime
+        runtime = self.runtime
         await runtime.committer.insist(runtime.store.release, runtime.lease.engine, leases, unused)
 
     async def let_go(self, actor: RunActor, hold: str | None) -> None:
@@ -306,19 +301,19 @@ class Custody:
             else:
                 await self.put_on_hold(actor.run_no, actor.token, hold)
         except StoreError as error:
-            if not self._runtime.stopping:
-                self._runtime.committer.give_up(error)
+            if not self.runtime.stopping:
+                self.runtime.committer.give_up(error)
 
     async def put_on_hold(self, run_no: int, token: int, hold: str, *, unused: bool = False) -> None:
         """Keep every engine from driving the run until an operator resumes it."""
-        runtime = self._runtime
+        runtime = self.runtime
         await runtime.committer.insist(runtime.store.set_hold, run_no, token, runtime.lease.engine, hold)
         await self.give_back([(run_no, token)], unused=unused)
         runtime.hub.notify(run_no)
 
     def hold_after_commits(self, actor: RunActor, why: str) -> None:
         """Put a live run on hold once everything that was submitted to it so far is durable."""
-        self._runtime.spawn(self._hold(actor, why))
+        self.runtime.spawn(self._hold(actor, why))
 
     async def _hold(self, actor: RunActor, why: str) -> None:
         await actor.pause()
@@ -330,7 +325,7 @@ class Custody:
     def hold_at_once(self, actor: RunActor, why: str) -> None:
         """Put a live run on hold that must decide nothing more: a body makes other calls than its journal records."""
         actor.pause_now()
-        self._runtime.spawn(self._hold_at_once(actor, why))
+        self.runtime.spawn(self._hold_at_once(actor, why))
 
     async def _hold_at_once(self, actor: RunActor, why: str) -> None:
         await actor.flushed()
@@ -342,7 +337,7 @@ class Custody:
     async def lift_hold(self, row: RunRow) -> None:
         """End a run's hold. The row is read again when its lease has moved since: the engine that put the run on hold
         releases it in a second transaction."""
-        runtime = self._runtime
+        runtime = self.runtime
         while row.hold is not None and not await runtime.committer.call(
             runtime.store.set_hold, row.run_no, row.token, row.engine, None
         ):
@@ -354,7 +349,7 @@ class Custody:
         code = (row.hold or "").partition(": ")[0]
         if code not in ("corrupt", NewerFormat.code):
             return None
-        store, versions = self._runtime.store, self._runtime.versions
+        store, versions = self.runtime.store, self.runtime.versions
         try:
             await asyncio.to_thread(lambda: History(store, versions, row).state(row.branch))
         except NewerFormat as e:

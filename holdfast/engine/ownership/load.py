@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.engine import rule_inputs
 from holdfast.engine.messages import Inbox, held_signals
 from holdfast.engine.ownership.custody import Custody
-from holdfast.engine.ownership.quarantine import is_suspect
 from holdfast.engine.run.actor import RunActor
 from holdfast.engine.run.pump import Pump
 from holdfast.engine.runtime import Runtime
@@ -144,7 +143,7 @@ class Loader:
         state = state_from_rows(plan, row, found.nodes[run_no], waits, timers)
         for signal in held_signals(found.kept.get(run_no, ())).get(run_no, ()):
             state.hold_signal(signal)
-        return self._custody.actor(plan, state, row.token, row)
+        return RunActor(self._custody, plan, state, row.token, row)
 
     def _begin(self, actor: RunActor, row: RunRow, found: _Runs, changed: tuple[tuple[str, str, str], ...]) -> None:
         """Submit the first commands of a driven run."""
@@ -170,7 +169,7 @@ class Loader:
                 row.last_engine,
                 graceful=not _cut_off(found.nodes[row.run_no]),
                 changed_code=changed,
-                isolated=is_suspect(row.recoveries, actor.max_recoveries),
+                isolated=actor.is_suspect,
             )
         if self._custody.admit(actor, command):
             actor.submit(command)

@@ -1,11 +1,11 @@
 """Actor: one live run. Commands in, commits out, then effects.
 
 Owns: the run's state while this engine holds its lease; its mailbox; its life, from the first command until the engine
-drives it no longer; pausing it, and detaching it from the engine.
+drives it no longer; pausing it, and detaching it from the engine; whether it is suspected of killing its engines.
 Never: decides, commits or performs effects (turn.py), starts bodies (bodies.py).
 Invariants: at most one commit in flight; everything that arrives meanwhile is decided together into the next one. A
 transition that is not in LIFE_TRANSITIONS raises.
-On crash: nothing of an actor is stored; the next owner reads the run's rows.
+On crash: nothing of an actor is stored; the next owner reads the run's rows, whose `recoveries` name the suspects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from holdfast.engine.alarms import Alarms
-from holdfast.engine.ownership import quarantine
 from holdfast.engine.persistence import UNBUFFERED, Persistence
 from holdfast.engine.ports import Done, settle
 from holdfast.engine.runtime import Runtime
 from holdfast.model import events as ev
 from holdfast.model.errors import IllegalTransition, LeaseLost
+from holdfast.model.limits import SUSPECT_RECOVERIES
 from holdfast.model.plans import Plan
 from holdfast.model.state import RunState
 from holdfast.model.statuses import RunStatus
@@ -108,7 +108,10 @@ class TurnQueue(Protocol):
 
 
 class Keeper(Protocol):
-    """What a run reports to the engine that drives it (ownership/custody.py)."""
+    """Where a run of this engine is kept, and what it reports there (ownership/custody.py)."""
+
+    runtime: Runtime
+    turns: TurnQueue
 
     def detached(self, actor: RunActor) -> None:
         """The run is driven no longer."""
@@ -124,7 +127,7 @@ class Keeper(Protocol):
 
 
 class RunActor:
-    """A run that this engine owns."""
+    """A run that this engine owns; it is not driven before its keeper has adopted it."""
 
     __slots__ = (
         "_detach_waiters",
@@ -159,18 +162,9 @@ class RunActor:
         "written",
     )
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        turns: TurnQueue,
-        keeper: Keeper,
-        plan: Plan,
-        state: RunState,
-        token: int,
-        row: RunRow | None,
-    ) -> None:
-        self.runtime = runtime
-        self._turns = turns
+    def __init__(self, keeper: Keeper, plan: Plan, state: RunState, token: int, row: RunRow | None) -> None:
+        self.runtime = keeper.runtime
+        self._turns = keeper.turns
         self._keeper = keeper
         self.plan = plan
         self.state = state
@@ -313,11 +307,27 @@ class RunActor:
         limit = self.state.fold.settings.max_recoveries
         return self.runtime.settings.max_recoveries if limit is None else limit
 
+    # --- quarantine of a run that may have killed its engines ------------------------------------------------
+
     @property
     def is_suspect(self) -> bool:
-        """Whether its bodies execute in spawned processes, because one of them may have killed its engines."""
+        """Whether its bodies execute in spawned processes, so that the death of an engine says nothing about the run.
+        With a limit below the usual threshold, from the last recovery on that the limit allows."""
         recoveries = self.state.recoveries
-        return recoveries > 0 and quarantine.is_suspect(recoveries, self.max_recoveries)
+        return recoveries > 0 and recoveries >= min(SUSPECT_RECOVERIES, self.max_recoveries)
+
+    @property
+    def is_guilty(self) -> bool:
+        """Whether a suspect whose body's process has just died, while the engine lives, is put on hold."""
+        return self.state.recoveries >= self.max_recoveries
+
+    @property
+    def needs_own_process(self) -> bool:
+        """Whether a suspect's body needs a process that has run nothing else: the process of one of its bodies died
+        before, or one more death puts the run on hold."""
+        return self.state.recoveries > SUSPECT_RECOVERIES or self.is_guilty
+
+    # --- when it cannot continue -----------------------------------------------------------------------------
 
     def cannot_read(self, error: Exception) -> None:
         """Detach it: something of the run that is needed now cannot be read. No event is appended."""

@@ -17,7 +17,6 @@ from typing import Any
 from holdfast.engine import messages, missing
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.messages import Inbox
-from holdfast.engine.ownership import quarantine
 from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.ports import Attempt, Done, settle
 from holdfast.engine.replay_reader import ReplayReader
@@ -192,7 +191,7 @@ class Bodies:
                 actor.hold(self._cannot_be_isolated(actor, handler))
                 return
             attempt.isolated = handler.code.kind != "process"
-            attempt.own_process = quarantine.needs_own_process(actor.state.recoveries, actor.max_recoveries)
+            attempt.own_process = actor.needs_own_process
         runtime.executor.start(attempt)
 
     def _hold_if_missing(self, actor: RunActor, ns: NodeState) -> None:
@@ -268,7 +267,7 @@ class BodyPort:
 
     def body_died(self, command: cmd.BodyDied) -> None:
         actor = self.actor
-        if quarantine.is_guilty(actor.state.recoveries, actor.max_recoveries):
+        if actor.is_guilty:
             actor.hold(
                 f"crash_loop: attempt {command.attempt} of {command.node} brought its process down, after "
                 f"{actor.state.recoveries} recoveries without progress: {command.how}"

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from holdfast.engine.committer import Writer
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.ownership.lease import Lease
-from holdfast.engine.store_threads import LoopReader, Reader, Writer
+from holdfast.engine.runtime import LoopReader, Reader
 from holdfast.engine.versions import Versions
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition
