@@ -1,8 +1,8 @@
 """Rule inputs: what rules cannot know by themselves and ask the engine for.
 
-Owns: captured parameters of a scope, what there is to compensate, and the result of a run, each as the command that
-brings it. All of them are pure functions of committed values, so none is stored, and after a crash they are asked for
-again.
+Owns: captured parameters of a scope, the output of a map that stores it, what there is to compensate, and the result of
+a run, each as the command that brings it. All of them are pure functions of committed values, so after a crash they are
+asked for again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, ValueTooLarge
 from holdfast.model.expressions import part_of
 from holdfast.model.limits import INLINE_LIMIT_BYTES, UNDO_PORTION
 from holdfast.model.naming import Instance, is_undo, step_path, undone_by
 from holdfast.model.plans import Plan, reading
 from holdfast.model.references import locate
-from holdfast.model.state import OpenScope, RunState
+from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
-from holdfast.rules import undoing
+from holdfast.rules import scopes, undoing
+from holdfast.rules.draft import Extras
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import CANNOT_BE_READ, History, Plans, event_of
 from holdfast.store.records.stored_values import PORTION, Values
@@ -54,6 +55,23 @@ def params(values: Values, state: RunState, scope: OpenScope) -> cmd.ProvidePara
         error = ev.ErrorInfo(e.code, f"its parameters: {e.message}")
         return cmd.FailNode(owner.node, owner.path, owner.attempt, error, visit=owner.visit)
     return cmd.ProvideParams(scope.path, captured)
+
+
+def output(owner: NodeState, data: bytes) -> cmd.ProvideOutput | cmd.FailNode:
+    """The output of a map completes it; one that is too large to be stored fails it."""
+    if len(data) <= INLINE_LIMIT_BYTES:
+        return cmd.ProvideOutput(owner.node, owner.path, owner.visit, data)
+    why = (
+        f"it has {len(data):,} bytes as JSON; at most {INLINE_LIMIT_BYTES:,} are stored, and it is stored because the "
+        f"items of {owner.node} return what a loop around it carries. Return less of that, or pass it through a node"
+    )
+    return no_output(owner, ValueTooLarge(why))
+
+
+def no_output(owner: NodeState, error: HoldfastError) -> cmd.FailNode:
+    """The output of a map cannot be made."""
+    info = ev.ErrorInfo(error.code, f"its output: {error.message}")
+    return cmd.FailNode(owner.node, owner.path, owner.attempt, info, visit=owner.visit)
 
 
 def what_to_undo(runtime: Runtime, state: RunState, *, runs_here: bool) -> cmd.ProvideUndo:
@@ -220,7 +238,15 @@ def no_result(error: HoldfastError) -> cmd.FailRun:
 # --- handing them to a live run -------------------------------------------------------------------------------------
 
 
-def provide_params(actor: RunActor, scope: OpenScope) -> None:
+def provide_wanted(actor: RunActor, extras: Extras) -> None:
+    """Provide what rules wanted in a turn: parameters of scopes, and outputs of maps that store them."""
+    for scope in extras.params_wanted:
+        _provide_params(actor, scope)
+    for owner in extras.outputs_wanted:
+        actor.runtime.spawn(_reading(actor, functools.partial(_provide_output, actor, owner)))
+
+
+def _provide_params(actor: RunActor, scope: OpenScope) -> None:
     """Submit the parameters of a scope; for a run that has not written everything yet, once it has: the output of a map
     is read from its rows."""
     if actor.write_buffer.entries:
@@ -251,7 +277,22 @@ async def _reading(actor: RunActor, work: Callable[[], Coroutine[Any, Any, None]
 async def _provide_params_later(actor: RunActor, scope: OpenScope) -> None:
     await actor.flushed()
     if not actor.is_detached:
-        provide_params(actor, scope)
+        _provide_params(actor, scope)
+
+
+async def _provide_output(actor: RunActor, owner: NodeState) -> None:
+    """Read the items of a map beside the loop, and submit its output."""
+    await actor.flushed()
+    if actor.is_detached or not scopes.awaits_output(owner):
+        return
+    try:
+        data = await asyncio.to_thread(actor.runtime.values.items_of, actor.state, owner)
+    except CANNOT_BE_READ:
+        raise
+    except HoldfastError as e:
+        actor.submit(no_output(owner, e))
+        return
+    actor.submit(output(owner, data))
 
 
 async def _provide_undo(actor: RunActor) -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.engine.runtime import Runtime
+from holdfast.model.definition import handlers_of
 from holdfast.model.limits import GIVEN_UP_THREADS_MAX
-from holdfast.model.plans import Plan, handlers_of
+from holdfast.model.plans import Plan
 
 log = logging.getLogger("holdfast.engine")
 

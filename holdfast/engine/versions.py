@@ -11,9 +11,9 @@ import logging
 from holdfast.engine.committer import Committer
 from holdfast.model import handlers
 from holdfast.model.capabilities import EngineCapabilities
-from holdfast.model.definition import Definition
+from holdfast.model.definition import Definition, handlers_of
 from holdfast.model.errors import CorruptJournal
-from holdfast.model.plans import Plan, handlers_of
+from holdfast.model.plans import Plan
 from holdfast.store.contract import Store
 from holdfast.store.records.journal import Plans
 

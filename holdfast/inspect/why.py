@@ -20,11 +20,10 @@ from holdfast.model import capabilities
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
 from holdfast.model.capabilities import EngineCapabilities
-from holdfast.model.definition import Definition, NodeDef
+from holdfast.model.definition import Definition, NodeDef, handlers_of
 from holdfast.model.errors import CorruptJournal, DefinitionError, NewerFormat
 from holdfast.model.limits import SUSPECT_RECOVERIES, WHY_NAMED_MAX
 from holdfast.model.naming import instance_text
-from holdfast.model.plans import handlers_of
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.model.views import WAIT_ENDS, Wait, command_line, humanize_duration, wait_ended_by
 from holdfast.store.contract import Store

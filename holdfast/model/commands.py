@@ -174,6 +174,15 @@ class ProvideParams(_Command, frozen=True):
     values: dict[str, Any]
 
 
+class ProvideOutput(_Command, frozen=True):
+    """The output of a map whose items have all ended, where it is stored."""
+
+    node: str
+    path: str
+    visit: int
+    output: bytes
+
+
 class Undoable(msgspec.Struct, frozen=True, gc=False):
     """An instance that is left to compensate; provided by the engine."""
 
@@ -267,6 +276,7 @@ Command = (
     | CloseWait
     | FireTimer
     | ProvideParams
+    | ProvideOutput
     | ProvideUndo
     | FinishRun
     | FailRun

@@ -190,5 +190,18 @@ def read(data: bytes | str) -> Definition:
     return decode(data)
 
 
+def handlers_of(nodes: tuple[NodeDef, ...]) -> set[str]:
+    """Names of all code that these nodes use, wherever in them."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.uses:
+            found.add(node.uses)
+        if node.compensate:
+            found.add(node.compensate)
+        if node.body is not None:
+            found |= handlers_of(node.body.nodes)
+    return found
+
+
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(Definition)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.model.definition import Body, Definition, NodeDef
+from holdfast.model.definition import Body, Definition, NodeDef, handlers_of
 from holdfast.model.events import StepUndo
 from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
 from holdfast.model.journey_shape import ROUTES
@@ -49,6 +49,9 @@ class NodePlan(msgspec.Struct, gc=False):
     """(parameter, node or None for the input, keys, pointer) of each argument, when all of them are plain references
     to calls of the same scope or to the input. Most nodes are like this; no expression is walked to locate them."""
     body: ScopePlan | None = None
+    stores_output: bool = False
+    """Of a map: its items' results read what a loop around it carries, which is another value after the round. So its
+    output is stored with its completion; that of any other map is read from its items whenever it is needed."""
     undo: NodePlan | None = None
     """The compensation, as a node `id~undo`."""
 
@@ -203,6 +206,7 @@ def _compile_scope(
         d = plan.definition
         if d.body is not None:
             plan.body = _compile_scope(d.body.nodes, d.body.result, scope, d.id, captures, inputs)
+            plan.stores_output = d.kind == "map" and _reads_carried(d.body.result, plan.body)
         if d.compensate:
             plan.undo = _undo_plan(d, scope)
         data = _data_of(d)
@@ -231,6 +235,22 @@ def _compile_scope(
     scope.entries = tuple(plan.id for plan in scope.nodes.values() if not plan.waits_for)
     scope.param_captures += tuple(params.values())  # bodies inside may have added theirs
     return scope
+
+
+def _reads_carried(expr: Expr, scope: ScopePlan) -> bool:
+    """Whether an expression reads what a loop around it carries, by itself or through other parameters."""
+    return any(_is_carried(e[1], e[2], scope) for e in walk(expr) if isinstance(e, list) and e[0] == "param")
+
+
+def _is_carried(owner: str, name: str, scope: ScopePlan) -> bool:
+    outside = scope.parent
+    assert outside is not None
+    if scope.owner != owner:
+        return _is_carried(owner, name, outside)
+    d = outside.nodes[owner].definition
+    if name != d.item:
+        return _reads_carried(d.args[name], outside)
+    return d.kind == "loop" or _reads_carried(d.over, outside)
 
 
 def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None:
@@ -373,16 +393,3 @@ def _attach_captures(scope: ScopePlan, captures: dict[tuple[int, str], dict[str,
         plan.captures = tuple(captures.get((id(scope), plan.id), {}).values())
         if plan.body is not None:
             _attach_captures(plan.body, captures)
-
-
-def handlers_of(nodes: tuple[NodeDef, ...]) -> set[str]:
-    """Names of all code that these nodes use, wherever in them."""
-    found: set[str] = set()
-    for node in nodes:
-        if node.uses:
-            found.add(node.uses)
-        if node.compensate:
-            found.add(node.compensate)
-        if node.body is not None:
-            found |= handlers_of(node.body.nodes)
-    return found

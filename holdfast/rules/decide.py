@@ -17,7 +17,7 @@ from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.timers import question_timer
-from holdfast.rules import body_reports, journeys, nodes, questions, resuming, runs, undoing, waits
+from holdfast.rules import body_reports, journeys, nodes, questions, resuming, runs, scopes, undoing, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
 _MESSAGE, _CREATE = cmd.Message, cmd.Create
@@ -98,6 +98,8 @@ def _apply(d: Draft, command: cmd.Command) -> Any:
             return resuming.body_died(d, command)
         case cmd.ProvideParams():
             return nodes.provide_params(d, command)
+        case cmd.ProvideOutput():
+            return scopes.provide_output(d, command)
         case cmd.ProvideUndo():
             return undoing.provide(d, command)
         case cmd.FailRun():

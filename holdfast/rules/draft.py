@@ -83,6 +83,7 @@ class Extras:
         "messages",
         "opened",
         "outcomes",
+        "outputs_wanted",
         "params_wanted",
         "pauses",
     )
@@ -103,6 +104,8 @@ class Extras:
         self.hold = ""
         """Why the run is to be put on hold."""
         self.params_wanted: list[OpenScope] = []
+        self.outputs_wanted: list[NodeState] = []
+        """Maps whose items have all ended and that complete once the engine has provided their output."""
 
 
 class Draft:

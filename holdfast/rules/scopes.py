@@ -8,14 +8,17 @@ Never: decides a node; scopes that were opened and nodes that failed are left in
 
 from __future__ import annotations
 
+import msgspec
+
+from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
 from holdfast.model.expressions import Expr
-from holdfast.model.naming import derived, paths_inside, scope_path
+from holdfast.model.naming import derived, instance_text, paths_inside, scope_path
 from holdfast.model.references import choose_first, evaluate_captured
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, WaitState, timers_of
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
-from holdfast.rules.draft import Draft, ToRun
+from holdfast.rules.draft import Draft, Refusal, ToRun
 
 
 def open_first(d: Draft, ns: NodeState) -> None:
@@ -60,8 +63,12 @@ def advance(d: Draft, owner: NodeState) -> None:
     if definition.kind == "map":
         assert counters.count is not None
         done = len(counters.done)
+        if awaits_output(owner):
+            if not any(ns is owner for ns in d.extra.outputs_wanted):
+                d.extra.outputs_wanted.append(owner)
+            return
         if done == counters.count:
-            _complete(d, owner, {"#": counters.count, "@": counters.count} if owner.plan.captures else {})
+            _complete(d, owner, _sizes(owner))
             return
         owner.next_key = max(owner.next_key, counters.opened)
         while owner.next_key < counters.count and owner.next_key - done < definition.limit:
@@ -103,9 +110,35 @@ def _begin(d: Draft, owner: NodeState, key: int) -> None:
     d.extra.opened.append(d.state.open_scope(owner, key))
 
 
-def _complete(d: Draft, owner: NodeState, captured: dict[str, object]) -> None:
+def awaits_output(ns: NodeState) -> bool:
+    """Whether an instance is a map that completes once the engine has provided its output."""
+    counters = ns.counters
+    if not ns.plan.stores_output or ns.status is not NodeStatus.RUNNING or counters is None:
+        return False
+    return len(counters.done) == counters.count
+
+
+def provide_output(d: Draft, c: cmd.ProvideOutput) -> None:
+    """Complete a map with its output."""
+    ns = d.state.nodes.get((c.node, c.path))
+    is_wanted = ns is not None and ns.visit == c.visit and awaits_output(ns) and not scope_has_ended(ns.scope)
+    if ns is None or not is_wanted or d.state.fold.closing:
+        raise Refusal("stale", f"{instance_text(c.node, c.path, c.visit)} no longer waits for its output")
+    _complete(d, ns, _sizes(ns), c.output)
+
+
+def _sizes(owner: NodeState) -> dict[str, object]:
+    """What rules read of a map's output."""
+    assert owner.counters is not None
+    return {"#": owner.counters.count, "@": owner.counters.count} if owner.plan.captures else {}
+
+
+def _complete(d: Draft, owner: NodeState, captured: dict[str, object], output: bytes | None = None) -> None:
     d.emit(ev.ScopeClosed(), owner)
-    d.emit(ev.NodeCompleted(owner.attempt, captured=captured, virtual=True), owner)
+    if output is None:
+        d.emit(ev.NodeCompleted(owner.attempt, captured=captured, virtual=True), owner)
+    else:
+        d.emit(ev.NodeCompleted(owner.attempt, msgspec.Raw(output), captured), owner)
     d.todo.append(owner)
 
 

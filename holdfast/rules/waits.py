@@ -28,7 +28,7 @@ from holdfast.rules import body_reports
 from holdfast.rules.body_reports import current, wake
 from holdfast.rules.draft import Answer, ChildToCreate, Draft, Refusal
 from holdfast.rules.nodes import lacks_params, restart_body
-from holdfast.rules.scopes import close_unanswered
+from holdfast.rules.scopes import awaits_output, close_unanswered
 
 RACE = "race"
 """The actor that closes what the losers of a race wait for."""
@@ -176,7 +176,7 @@ def suspend_run(d: Draft) -> None:
     waiting = paused
     for ns in state.nodes.values():
         match ns.status:
-            case NodeStatus.RUNNING if ns.plan.body is None:
+            case NodeStatus.RUNNING if ns.plan.body is None or awaits_output(ns):
                 return
             case NodeStatus.SUSPENDED:
                 waiting = waiting or bool(ns.waits)

@@ -27,7 +27,7 @@ from holdfast.model.policies import Retry
 from holdfast.model.references import capture
 from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.rules import decide, nodes
+from holdfast.rules import decide, nodes, scopes
 from holdfast.rules.draft import Draft, Outcome, Refusal, ToRun
 from holdfast.store.records import state_rows
 from holdfast.store.row_types import NodeRow
@@ -477,6 +477,8 @@ class Play:
         self.children += draft.extra.children
         for scope in draft.extra.params_wanted:
             self._provide_params(scope)
+        for owner in draft.extra.outputs_wanted:
+            self._provide_output(owner)
         if draft.undo_wanted and self.state.undo is None:
             self._provide_undo()
         if draft.finish and self.state.status not in RUN_TERMINAL:
@@ -490,6 +492,11 @@ class Play:
             found[f"{param}:{name}"] = capture(self.value(located), keys, sized)
         if self.state.scopes.get(scope.path) is scope:
             self.tell(cmd.ProvideParams(scope.path, found))
+
+    def _provide_output(self, owner: NodeState) -> None:
+        if scopes.awaits_output(owner):
+            output = msgspec.json.encode(self._items(*owner.key))
+            self.tell(cmd.ProvideOutput(*owner.instance, output))
 
     def _provide_undo(self) -> None:
         self.tell(rule_inputs.undo(self.state, list(self._rows.values()), self._journal))
@@ -535,7 +542,8 @@ class Play:
         """The list that a map stands for, from the tables: its items, and scopes around it, may have closed."""
         view: Any = SimpleNamespace(nodes=_Everything(self), fold=self.state.fold)
         owner = view.nodes[node, path]
-        owner.scope = self._scope_around(view, path)
+        if owner is not self.state.nodes.get((node, path)):
+            owner.scope = self._scope_around(view, path)
         found = []
         for key in range(owner.counters.count or 0):
             scope = OpenScope(f"{path}{node}.{key}.", owner.plan.body, owner, key, set(), owner.scope)
@@ -584,6 +592,8 @@ class Play:
                 case ev.NodeStarted(attempt=attempt):
                     assert scheduled.get(key) == attempt, f"{key} started attempt {attempt} without being scheduled"
                     scheduled[key] = None
+                case ev.ScopeOpened():
+                    attempts.setdefault(key, 1)
                 case ev.NodeCompleted() if not entry.event.virtual:
                     assert attempts[key] == entry.event.attempt
 

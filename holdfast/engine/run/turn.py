@@ -373,8 +373,7 @@ class Turn:
             self._parts.inbox.deliver_soon()  # messages that arrived since need an owner
             return
         if draft.extras is not None:
-            for scope in draft.extras.params_wanted:
-                rule_inputs.provide_params(actor, scope)
+            rule_inputs.provide_wanted(actor, draft.extras)
         if draft.undo_wanted:
             rule_inputs.provide_undo(actor)
         if draft.finish:

@@ -218,11 +218,14 @@ class Values:
 
     # --- the virtual output of a map -----------------------------------------------------------------------
 
-    def _all_items(self, state: RunState, node: str, path: str) -> bytes:
-        owner = self._owner(state, node, path)
+    def items_of(self, state: RunState, owner: NodeState) -> bytes:
+        """The list of a map's items, which have all ended, as JSON bytes."""
         assert owner.counters is not None
         assert owner.counters.count is not None
         return b"[" + b",".join(self._item_values(state, owner, range(owner.counters.count))) + b"]"
+
+    def _all_items(self, state: RunState, node: str, path: str) -> bytes:
+        return self.items_of(state, self._owner(state, node, path))
 
     def _one_item(self, state: RunState, node: str, path: str, index: int) -> bytes:
         owner = self._owner(state, node, path)
