@@ -272,6 +272,10 @@ async def _reading(actor: RunActor, work: Callable[[], Coroutine[Any, Any, None]
         await work()
     except CANNOT_BE_READ as e:
         actor.cannot_read(e)
+    except Exception as e:  # a bug of ours: without what it has asked for, the run would wait for ever
+        if actor.is_detached:
+            raise
+        actor.stop_loudly(e)
 
 
 async def _provide_params_later(actor: RunActor, scope: OpenScope) -> None:

@@ -131,7 +131,7 @@ class BodyPipeline:
             data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
         except asyncio.CancelledError:
             ending.interrupted(activation)
-        except HoldfastError as e:
+        except Exception as e:  # noqa: BLE001 - the port has put the run on hold if it was a bug of ours
             ending.failed(activation, e)
         else:
             activation.task = None
@@ -163,7 +163,7 @@ class BodyPipeline:
             return
         try:
             bound = self._binder(attempt.handler).bind(attempt.args, attempt.port.load)
-        except HoldfastError as e:
+        except Exception as e:  # noqa: BLE001 - as above
             ending.failed(activation, e)
             return
         self._start_thread(activation, bound)
@@ -174,7 +174,7 @@ class BodyPipeline:
         except asyncio.CancelledError:
             ending.interrupted(activation)
             return
-        except (HoldfastError, Suspended) as e:
+        except (Exception, Suspended) as e:  # noqa: BLE001 - as above
             ending.failed(activation, e)
             return
         activation.task = None
@@ -260,7 +260,7 @@ class BodyPipeline:
             ending.interrupted(activation)
         except CannotBeIsolated as e:
             activation.refused(str(e))
-        except HoldfastError as e:
+        except Exception as e:  # noqa: BLE001 - as above
             ending.failed(activation, e)
 
 

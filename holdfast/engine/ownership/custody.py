@@ -227,8 +227,8 @@ class Custody:
             lease, is_fenced = (actor.run_no, actor.token), outcome.refusal == "fenced"
             runtime.spawn(self.with_claim(lease, self.reclaim, actor, is_fenced, unused=False))
 
-    def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done]) -> None:
-        """A bug in our own rules: this run stops where it is, with its journal intact."""
+    def stop_loudly(self, actor: RunActor, error: BaseException, replies: Sequence[Done] = ()) -> None:
+        """A bug in our own code: this run stops where it is, with its journal intact, and is put on hold."""
         log.critical("run %s stops: %s", actor.run_id, error, exc_info=error)
         self._discard(actor, error, replies)
         self.runtime.spawn(self.let_go(actor, f"internal_error: {type(error).__name__}: {error}"))

@@ -121,6 +121,10 @@ class Keeper(Protocol):
         """Something of the run that is needed now cannot be read."""
         ...
 
+    def stop_loudly(self, actor: RunActor, error: BaseException) -> None:
+        """What the run needs failed by a bug of the engine."""
+        ...
+
     def hold_after_commits(self, actor: RunActor, why: str) -> None:
         """Put the run on hold once everything that was submitted so far is durable."""
         ...
@@ -332,6 +336,10 @@ class RunActor:
     def cannot_read(self, error: Exception) -> None:
         """Detach it: something of the run that is needed now cannot be read. No event is appended."""
         self._keeper.cannot_read(self, error)
+
+    def stop_loudly(self, error: Exception) -> None:
+        """Detach it and put the run on hold: the engine has a bug, and cannot do what the run needs."""
+        self._keeper.stop_loudly(self, error)
 
     def hold(self, why: str) -> None:
         """Put the run on hold once everything that was submitted so far is durable."""

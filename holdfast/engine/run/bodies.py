@@ -25,7 +25,7 @@ from holdfast.engine.runtime import Runtime
 from holdfast.engine.slots import Granted, Place, Rank, StepPlace
 from holdfast.engine.starting import Starting
 from holdfast.model import commands as cmd
-from holdfast.model.errors import Suspended
+from holdfast.model.errors import HoldfastError, Suspended
 from holdfast.model.handlers import Handler
 from holdfast.model.state import NodeState
 from holdfast.model.statuses import NodeStatus
@@ -310,24 +310,32 @@ class BodyPort:
     def load(self, located: Any) -> bytes:
         try:
             return self._runtime.values.load(self.actor.state, located)
-        except CANNOT_BE_READ as e:
-            self.cannot_read(e)
+        except Exception as e:
+            self._not_loaded(e)
             raise
 
     async def load_slowly(self, located: Any) -> bytes:
         await self.flushed()
         try:
             return await asyncio.to_thread(self._runtime.values.load, self.actor.state, located)
-        except CANNOT_BE_READ as e:
-            self.cannot_read(e)
+        except Exception as e:
+            self._not_loaded(e)
             raise
 
     async def memory(self, node: str, path: str, since: int, args: Iterable[Any]) -> Sequence[tuple[str, bytes]]:
         try:
             return await self._bodies.replay_reader.recall(self.actor.state, node, path, since, args)
-        except CANNOT_BE_READ as e:
-            self.cannot_read(e)
+        except Exception as e:
+            self._not_loaded(e)
             raise
+
+    def _not_loaded(self, error: Exception) -> None:
+        """What a body needs before it begins was not read. An expression that has no value fails the body; anything
+        else is no fault of the run, which is released or put on hold."""
+        if isinstance(error, CANNOT_BE_READ):
+            self.cannot_read(error)
+        elif not (isinstance(error, HoldfastError) or self.actor.is_detached):
+            self.actor.stop_loudly(error)
 
     def variable(self, name: str) -> bytes | None:
         actor = self.actor
