@@ -11,13 +11,14 @@ from typing import Any
 
 from holdfast.inspect import run_views, wait_views
 from holdfast.inspect.doctor.check import audited
-from holdfast.inspect.paths import execution_paths
+from holdfast.inspect.paths import execution_paths, process_info
 from holdfast.inspect.why import why
 from holdfast.model.views import EventView, Wait
 from holdfast.store.clocks import Clock
 from holdfast.store.contract import Store
 from holdfast.store.records.expected_rows import JournalAudit
 from holdfast.store.records.journal import History, Plans
+from holdfast.store.records.run_records import variables_of
 from holdfast.store.row_types import RunRow
 
 
@@ -70,6 +71,14 @@ class Inspector:
     def paths(self, row: RunRow) -> dict[str, Any]:
         """A run as execution paths."""
         return execution_paths(self._store, row).as_json()
+
+    def process_info(self, row: RunRow) -> dict[str, Any]:
+        """A run as the process document of path-based engines."""
+        return process_info(self._store, row)
+
+    def variables(self, row: RunRow) -> dict[str, Any]:
+        """The variables of a run that are set."""
+        return variables_of(self._store, row)
 
     def branches(self, row: RunRow) -> list[dict[str, Any]]:
         """The branches of a run, in the order in which they were opened."""

@@ -530,6 +530,9 @@ def _wait_closed(state: RunState, entry: ev.Entry, e: ev.WaitClosed) -> None:
         state.fold_changed = True
     if wait.kind == "pause":
         state.fold.paused, state.fold_changed = "", True
+    if wait.kind == "basket" and wait.basket is not None:
+        state.fold.left_baskets = {**state.fold.left_baskets, wait.path: wait.basket}
+        state.fold_changed = True
     if e.outcome not in ev.UNANSWERED:
         state.recoveries = 0
 

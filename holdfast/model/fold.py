@@ -130,6 +130,8 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     open_paths: dict[str, list[str]] = {}
     """Of a journey: the names of the paths of a parallel unit that have not arrived at the join, by the prefix that
     they have in common."""
+    left_baskets: dict[str, str] = {}
+    """The basket that each path was in before it was resumed."""
     entered: list[str] = []
     """Top-level nodes with a condition that a ticket or an operator led to: for them and what follows, the condition
     counts as true."""

@@ -59,6 +59,19 @@ def input_of(store: Store, row: RunRow) -> Any:
     return msgspec.json.decode(holder.input)
 
 
+def variables_of(store: Store, row: RunRow) -> dict[str, Any]:
+    """The variables of a run that are set, by name."""
+    found: dict[str, Any] = {}
+    for name, seq in sorted(fold_of(row).vars.items()):
+        holder = event_at(store, row, seq)
+        values = getattr(holder, "vars", {})
+        if name not in values:
+            what = f"event {seq} of run {row.run_id} should hold the variable {name}, and is a {type(holder).__name__}"
+            raise CorruptJournal(what)
+        found[name] = msgspec.json.decode(values[name])
+    return found
+
+
 def current_visits(row: RunRow) -> dict[str, int]:
     """The visit of top-level nodes that were entered again."""
     return fold_of(row).visits
