@@ -314,6 +314,16 @@ class Run(Generic[R]):
         return await self._read(self._runtime.inspector.paths)
 
     @on_its_loop
+    async def process_info(self) -> dict[str, Any]:
+        """The run as the process document of path-based engines: its paths, its variables, its ticket."""
+        return await self._read(self._runtime.inspector.process_info)
+
+    @on_its_loop
+    async def variables(self) -> dict[str, Any]:
+        """The variables that are set, by name."""
+        return await self._read(self._runtime.inspector.variables)
+
+    @on_its_loop
     async def branches(self) -> list[dict[str, Any]]:
         """The lines of history of the run, the first one first."""
         return await self._look_back(self._runtime.inspector.branches)
