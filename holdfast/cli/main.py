@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "resume": ("resuming_runs", "resume", "Continue interrupted, paused or held runs."),
     "list": ("listing", "list_runs", "List runs, newest first."),
     "show": ("showing", "show", "Show one run: its state, or why it failed."),
+    "vars": ("showing", "variables", "Print the variables of a run."),
     "events": ("listing", "events", "Print the journal of a run."),
     "inbox": ("answering", "inbox", "List open questions and the contents of baskets."),
     "respond": ("answering", "respond", "Answer a question."),

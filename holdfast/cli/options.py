@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from holdfast.cli import configuration
+from holdfast.inspect.vocabulary import SOURCES
+from holdfast.model.errors import UsageError
 
 Db = Annotated[
     str | None,
@@ -137,3 +139,11 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
+
+
+def source_of_words(name: str) -> str:
+    """The design of engines that `--as` names. Raises UsageError for any other word."""
+    if name not in SOURCES:
+        listed = ", ".join(f"{key} ({words.about})" for key, words in SOURCES.items())
+        raise UsageError(f"--as {name} is not known; use one of {listed}")
+    return name

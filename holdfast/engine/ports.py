@@ -266,6 +266,14 @@ class RunInspector(Protocol):
         """A run as execution paths."""
         ...
 
+    def process_info(self, row: RunRow) -> dict[str, Any]:
+        """A run as the process document of path-based engines."""
+        ...
+
+    def variables(self, row: RunRow) -> dict[str, Any]:
+        """The variables of a run that are set."""
+        ...
+
     def branches(self, row: RunRow) -> list[dict[str, Any]]:
         """The branches of a run, in the order in which they were opened."""
         ...

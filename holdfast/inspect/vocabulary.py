@@ -12,7 +12,7 @@ is left out of its view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -194,19 +194,16 @@ SOURCES: Final[dict[str, Words]] = {
 }
 
 
-def events_as(source: str, events: Iterable[EventView]) -> list[dict[str, Any]]:
-    """Events in the words of a design; those that it does not have are left out."""
+def events_as(source: str, events: Iterable[EventView]) -> Iterator[EventView]:
+    """The events of a whole journal in the words of a design; those that it does not have are left out."""
     words, kinds = SOURCES[source], dict[str, str]()
-    shown: list[dict[str, Any]] = []
     for event in events:
         kind = ""
         if event.type in ("WaitOpened", "WaitClosed"):
-            wait_id = event.data["wait_id"]
-            kind = kinds.setdefault(wait_id, event.data.get("kind", ""))
+            kind = kinds.setdefault(event.data["wait_id"], event.data.get("kind", ""))
         word = words.events.get(f"{event.type}:{kind}") or words.events.get(event.type)
         if word is not None:
-            shown.append({**event.as_json(), "type": word})
-    return shown
+            yield msgspec.structs.replace(event, type=word)
 
 
 def run_as(source: str, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ import msgspec
 import typer
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db, Json, Limit, RunIdPrefix
+from holdfast.cli.options import Db, Json, Limit, RunIdPrefix, source_of_words
 from holdfast.cli.progress import SYMBOLS, UNFINISHED
 from holdfast.cli.wording import waits_text
 from holdfast.inspect import run_views
 from holdfast.inspect.inspector import Inspector
+from holdfast.inspect.vocabulary import events_as
 from holdfast.inspect.wait_views import hold_of, shown_status, wait_view
 from holdfast.inspect.why import why as reason_of
 from holdfast.model import capabilities
@@ -157,6 +158,9 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the run until it has ended.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Only events after this sequence number.")] = 0,
     branch: Annotated[int | None, typer.Option("--branch", help="Only the events of this branch.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--as", help="In the words of another design of engines: s0, s2 or s3.")
+    ] = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -167,11 +171,19 @@ def events(
       holdfast events order-42 --after 10
       holdfast events order-42 --follow --json | jq .type
       holdfast events order-42 --branch 1
+      holdfast events order-42 --as s0
     """
     if branch is not None and follow:
         raise UsageError("--follow follows the current branch; omit --branch")
+    if source is not None and (follow or branch is not None):
+        raise UsageError("--as prints the journal of the current branch as it is now; omit --follow and --branch")
     with databases.reading(db) as store:
         row = databases.find_by_prefix(store, run)
+        if source is not None:
+            for event in events_as(source_of_words(source), databases.journal(store, row.run_no, 0)):
+                if event.seq > after:
+                    _print_event(event, json)
+            return
         if branch is not None:
             for event in Inspector(store, clock_of(store)).branch_events(row, branch, after):
                 _print_event(event, json)

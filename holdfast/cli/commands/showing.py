@@ -11,12 +11,13 @@ import msgspec
 import typer
 
 from holdfast.cli import databases, output, wording
-from holdfast.cli.options import Db, Json, RunIdPrefix
+from holdfast.cli.options import Db, Json, RunIdPrefix, source_of_words
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import run_views
-from holdfast.inspect.paths import Paths, execution_paths
+from holdfast.inspect.paths import Paths, execution_paths, process_info
 from holdfast.inspect.run_views import BranchView
+from holdfast.inspect.vocabulary import run_as
 from holdfast.inspect.wait_views import hold_of, only_outside_moves, shown_status, waits_of
 from holdfast.model import definition as definitions
 from holdfast.model import events as ev
@@ -34,6 +35,7 @@ from holdfast.store.records.run_records import (
     of_current_branch,
     result_of,
     terminal_event,
+    variables_of,
 )
 from holdfast.store.row_types import RunRow
 
@@ -51,6 +53,10 @@ def show(
         bool, typer.Option("--paths", help="The run as execution paths: the step and the basket of each.")
     ] = False,
     branch: Annotated[int | None, typer.Option("--branch", help="Show this branch; else the current one.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--as", help="JSON in the words of another design of engines: s0 to s4, or process_info."),
+    ] = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -62,6 +68,7 @@ def show(
       holdfast show order-42 --paths
       holdfast show order --json | jq .result
       holdfast show order-42 --branch 1
+      holdfast show order-42 --as process_info
     """
     with databases.reading(db) as store:
         shown: Store = store
@@ -69,6 +76,12 @@ def show(
         if branch is not None:
             past = BranchView(store, History(store, Plans(store), row), branch)
             shown, row = past.as_store(), past.row
+        if source == "process_info":
+            output.document(process_info(shown, row))
+            return
+        if source is not None:
+            output.document(run_as(source_of_words(source), run_views.run_json(shown, row)))
+            return
         if paths:
             _print_paths(execution_paths(shown, row), json)
             return
@@ -77,6 +90,34 @@ def show(
             return
         for text in describe(shown, row, sys.maxsize if everything else NODES_MAX, hints=branch is None):
             output.write(text)
+
+
+def variables(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
+    """Print the variables of a run: those that are set, and the declared type of each.
+
+    \b
+    Examples:
+      holdfast vars order-42
+      holdfast vars order-42 --json | jq .verified
+    """
+    with databases.reading(db) as store:
+        row = databases.find_by_prefix(store, run)
+        found = variables_of(store, row)
+        if json:
+            output.document(found)
+            return
+        declared = Plans(store).numbered(row.workflow, row.version).definition.variables
+        cells = [
+            [output.line(name), output.line(_type_name(schema)), _value(found[name]) if name in found else "not set"]
+            for name, schema in declared.items()
+        ]
+        for text in output.table(("VARIABLE", "TYPE", "VALUE"), cells):
+            output.write(text)
+
+
+def _type_name(schema: Any) -> str:
+    kind = schema.get("type", "any") if isinstance(schema, dict) else "any"
+    return kind if isinstance(kind, str) else " or ".join(kind)
 
 
 def _print_paths(found: Paths, json: bool) -> None:
