@@ -1,7 +1,8 @@
 """Control flow: what a workflow function writes between its node calls: conditions, routes, phases, choices.
 
 Owns: `when`, `route`, `routes`, `phase`, `first`, `some`, `any_of`, `skipped`, `failed`, `size`, `contains`, `is_none`,
-`text`, `var`. All of them build data while the function is traced and mean nothing elsewhere.
+`starts_with`, `ends_with`, `if_else`, `text`, `var`. All of them build data while the function is traced and mean
+nothing elsewhere.
 Never: maps and loops (maps_and_loops.py), nodes that wait (builtin_nodes.py).
 """
 
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.authoring import tracing
-from holdfast.authoring.refs import Ref, build, expression, trace_error, type_of
+from holdfast.authoring.refs import Ref, build, check_truth, expression, trace_error, type_of
 from holdfast.model.definition import Phase
 from holdfast.model.expressions import Expr, chain
 from holdfast.model.validation import name_problem
@@ -41,7 +42,6 @@ class Route:
         self._value = value
         self._key = trace.new_route("choice")
         self._label = _label(expression(value), self._key)
-        self._conditions: list[Any] = []
         self._values: list[Any] = []
         self._ended = False
 
@@ -57,7 +57,6 @@ class Route:
             raise trace_error(f"the route has two branches for {value!r}")
         condition = self._value == value
         self._values.append(const)
-        self._conditions.append(condition)
         with self._open(expression(condition), str(const)):
             yield
 
@@ -67,14 +66,15 @@ class Route:
         if self._ended:
             raise trace_error("a route has one kind.otherwise()")
         self._ended = True
-        declared = [expression(c) for c in self._conditions]
-        match declared:
+        value = expression(self._value)
+        match self._values:
             case []:
                 expr: Expr | None = None
             case [single]:
-                expr = ["not", single]
-            case _:
-                expr = ["not", ["or", *declared]]
+                expr = ["ne", value, single]
+            case several:
+                named = [v[1] if isinstance(v, list) else v for v in several]
+                expr = ["not", ["contains", ["const", named], value]]
         with self._open(expr, "otherwise"):
             yield
 
@@ -220,6 +220,31 @@ def is_none(value: Any) -> bool:
     return built
 
 
+def starts_with(text: Any, part: Any) -> bool:
+    """Whether a text begins with another one; false for null."""
+    _need_ref("hf.starts_with", text, part)
+    built: bool = build("starts_with", text, part, annotation=bool)
+    return built
+
+
+def ends_with(text: Any, part: Any) -> bool:
+    """Whether a text ends with another one; false for null."""
+    _need_ref("hf.ends_with", text, part)
+    built: bool = build("ends_with", text, part, annotation=bool)
+    return built
+
+
+def if_else(condition: Any, yes: T, no: T) -> T:
+    """`yes` if the condition holds when the workflow runs, else `no`: `ship(hf.if_else(amount > 100, "air", "sea"))`
+
+    Both are needed: a node that gets this is skipped if either refers to a node that was skipped (see `hf.first`).
+    """
+    trace = tracing.required("hf.if_else", "if")
+    _condition(trace, condition, "hf.if_else")
+    built: T = build("if", condition, yes, no, annotation=_common_type((yes, no)))
+    return built
+
+
 def text(template: str, *values: Any) -> str:
     """A text with each "{}" replaced by a value: `hf.text("order {}", order.id)`."""
     tracing.required("hf.text", "an f-string")
@@ -264,6 +289,7 @@ def _condition(trace: tracing.Trace, condition: Any, what: str) -> Expr:
             f"{what} takes a condition on references, and this is the plain value {condition!r}: it was computed while "
             f"tracing, once, and not when the workflow runs"
         )
+    check_truth(what, condition)
     return trace.expr(condition, what=what)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, TypeVar, overload
 from holdfast.authoring import fields, functions, tracing
 from holdfast.authoring.functions import Signature
 from holdfast.authoring.node_decorator import Node, argument, bound_expressions
-from holdfast.authoring.refs import Ref, expression, trace_error, type_of
+from holdfast.authoring.refs import Ref, check_truth, expression, trace_error, type_of
 from holdfast.authoring.workflows import Workflow
 from holdfast.model.definition import Body
 from holdfast.model.events import Failed
@@ -241,6 +241,7 @@ def _until(
     ends = until(Ref(result, annotation, frame))
     if not isinstance(ends, Ref):
         raise trace_error(f"hf.loop: until must return a condition on the body's result, not {ends!r}")
+    check_truth("hf.loop: until", ends)
     return trace.expr(ends, what="until")
 
 

@@ -13,7 +13,7 @@ import difflib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, get_origin
 
 from holdfast.authoring import fields
 from holdfast.model.errors import HoldfastError, TraceError
@@ -83,19 +83,19 @@ class Ref:
         return _binary("ge", self, other)
 
     def __and__(self, other: Any) -> Any:
-        return build("and", self, other, annotation=bool)
+        return _logic("and", self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return build("and", other, self, annotation=bool)
+        return _logic("and", other, self)
 
     def __or__(self, other: Any) -> Any:
-        return build("or", self, other, annotation=bool)
+        return _logic("or", self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return build("or", other, self, annotation=bool)
+        return _logic("or", other, self)
 
     def __invert__(self) -> Any:
-        return build("not", self, annotation=bool)
+        return _logic("not", self)
 
     def __add__(self, other: Any) -> Any:
         return _binary("add", self, other)
@@ -230,6 +230,16 @@ def type_of(value: Any) -> Any:
     return Any if value is None else type(value)
 
 
+def check_truth(what: str, value: Any) -> None:
+    """Refuse a value that cannot be true or false: conditions have no truth of numbers, texts and lists."""
+    kind = type_of(value)
+    if kind in (int, float, str, list, dict) or get_origin(kind) in (list, dict):
+        name = getattr(kind, "__name__", kind)
+        raise trace_error(
+            f"{what} takes true or false, and this is a {name}; compare it, as in x > 0 or hf.size(x) > 0"
+        )
+
+
 def frame_of(ref: Ref) -> Frame:
     """The body a Ref belongs to."""
     return ref._hf_frame
@@ -275,6 +285,15 @@ def _constant(value: Any, annotation: Any, what: str) -> Expr:
 
 def _has_ref(value: Any) -> bool:
     return bool(refs_in(value))
+
+
+_AS_WRITTEN = {"and": "&", "or": "|", "not": "~"}
+
+
+def _logic(operator: str, *operands: Any) -> Any:
+    for operand in operands:
+        check_truth(_AS_WRITTEN[operator], operand)
+    return build(operator, *operands, annotation=bool)
 
 
 def _binary(operator: str, left: Any, right: Any) -> Any:

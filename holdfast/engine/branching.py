@@ -327,7 +327,7 @@ class Branching:
         blank.seq, blank.head_hash = plan.opening.cutoff_seq, plan.history.hash_at(plan.opening.cutoff_seq)
         draft, base = Draft(blank, now, self._runtime.clock.elapsed()), plan.base(run_no, run_id)
         base.created_at = now
-        base.format = plan.history.row.format  # their journals share their beginning
+        base.format = max(base.format, plan.history.row.format)  # their journals share their beginning
         created = _created(plan, base)
         edits = msgspec.structs.replace(plan.asked.edits, input={})  # its own first event holds it
         branch_opening.begin(draft, base, plan.opening, plan.branch, edits, created)

@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.model.captures import Capture
 from holdfast.model.commands import BodyDied, NewChild
 from holdfast.model.definition import NodeDef
 from holdfast.model.handlers import Handler
-from holdfast.model.plans import Capture, Plan
+from holdfast.model.plans import Plan
 from holdfast.model.views import EventView, Wait
 from holdfast.store.clocks import Clock
 from holdfast.store.contract import Store

@@ -19,12 +19,13 @@ from holdfast.engine.run.actor import RunActor
 from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.captures import reading
 from holdfast.model.commands import Undoable
 from holdfast.model.errors import HoldfastError, ValueTooLarge
 from holdfast.model.expressions import part_of
 from holdfast.model.limits import INLINE_LIMIT_BYTES, UNDO_PORTION
 from holdfast.model.naming import Instance, is_undo, step_path, undone_by
-from holdfast.model.plans import Plan, reading
+from holdfast.model.plans import Plan
 from holdfast.model.references import locate
 from holdfast.model.state import NodeState, OpenScope, RunState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus

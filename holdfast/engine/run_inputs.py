@@ -15,13 +15,13 @@ import msgspec
 from holdfast.model import answers, handlers, values
 from holdfast.model import events as ev
 from holdfast.model.canonical import InputForm
+from holdfast.model.captures import capture, captured, check_size
 from holdfast.model.definition import Settings
 from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode, UsageError
 from holdfast.model.handlers import Parameter, RegisteredWorkflow
 from holdfast.model.limits import NAME_LENGTH_MAX
 from holdfast.model.naming import instance_text
 from holdfast.model.plans import NodePlan, Plan
-from holdfast.model.references import capture, captured, check_size
 from holdfast.model.state import RunState, code_hash
 from holdfast.model.validation import check_settings
 from holdfast.rules.branch_cut import find

@@ -14,11 +14,13 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model import references
+from holdfast.model.captures import reading
 from holdfast.model.definition import END, Settings
 from holdfast.model.errors import IllegalTransition, InvalidInput
+from holdfast.model.expressions import holds
 from holdfast.model.fold import Counters, GivenAnswer, Ticket
 from holdfast.model.naming import ROOT, instance_text, is_undo, parse_instance, paths_inside, segments, undone_by
-from holdfast.model.plans import reading, step_undo_plan
+from holdfast.model.plans import step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
 from holdfast.model.timers import RUN_TIMEOUT, Elapsed
@@ -474,7 +476,7 @@ def _close_scope(state: RunState, scope: OpenScope) -> None:
 def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
     owner = scope.owner
     assert owner is not None
-    result, until = scope.plan.result, owner.plan.definition.until
+    result, until = scope.plan.result, owner.plan.until
     carry = references.locate(state, scope, result)
     owner.round_end = end = RoundEnd()
     try:
@@ -482,7 +484,7 @@ def _end_round(state: RunState, scope: OpenScope, counters: Counters) -> None:
             name: references.evaluate_captured(state, scope, reading(result, keys, wanted))
             for name, keys, wanted in owner.plan.captures
         }
-        end.stop = until is not None and bool(references.evaluate_captured(state, scope, until))
+        end.stop = holds(references.evaluate_captured(state, scope, until))
     except InvalidInput as e:
         end.problem = e.message
     except references.ParamsUnknown:  # a fold of the journal: the next events record what was decided

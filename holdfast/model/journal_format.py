@@ -1,11 +1,13 @@
 """Journal format: an event as bytes, the hash chain, and which versions of Holdfast can read a run.
 
 Owns: `encode`, `decode` and `link`; `FORMAT`, the highest format that this version reads, and `RAISES`, what raises the
-format of a run.
+format of a run besides the operators in its definition (`definition_format`).
 Rule: a run has the lowest format whose readers know everything in it (`run_state.format`; 1 is what the first release
 knows). A release that adds an event type, a field of an event or of the fold, or gives one another meaning, adds 1 to
 `FORMAT` (once) and an entry to `RAISES` that says which events need it. Writing such an event raises the run's format
-in the same commit; it is never lowered. So engines of the release before can still drive a run that uses nothing new.
+in the same commit; it is never lowered. An operator of expressions that is new has an entry in
+`expressions.NEEDS_FORMAT`: runs of a definition that uses it have that format from their first commit. So engines of
+the release before can still drive a run that uses nothing new.
 An engine claims only runs whose format it reads (the condition is in the statement that claims), and refuses an event
 type or a field that it does not know, whatever the format is (`decode`).
 """
@@ -19,11 +21,13 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.model.definition import Body, Definition
 from holdfast.model.errors import CorruptJournal, NewerFormat
 from holdfast.model.events import TYPES
+from holdfast.model.expressions import LEAVES, NEEDS_FORMAT, OPERATORS, walk
 
-FORMAT: Final = 1
-"""The highest format that this version reads and writes."""
+FORMAT: Final = 2
+"""The highest format that this version reads and writes. 2: expressions with `if`, `starts_with` and `ends_with`."""
 
 RAISES: Final[dict[type[Any], Callable[[Any], int]]] = {}
 """Event type to the format that one such event needs: `{NodeCompleted: lambda e: 2 if e.new_field else 1}`. Whatever is
@@ -33,6 +37,27 @@ not here needs format 1."""
 def format_of(events: Iterable[Any]) -> int:
     """The format that readers of these events need."""
     return max((RAISES[type(event)](event) for event in events if type(event) in RAISES), default=1)
+
+
+def definition_format(definition: Definition) -> int:
+    """The format that readers of a definition need. Raises NewerFormat if an operator in it is not known here."""
+    needed, bodies = 1, [Body(nodes=definition.nodes, result=definition.result)]
+    while bodies:
+        body = bodies.pop()
+        bodies += [node.body for node in body.nodes if node.body is not None]
+        found = [body.result]
+        for node in body.nodes:
+            found += (*node.args.values(), node.when, node.over, node.start, node.until)
+        for expr in found:
+            if not isinstance(expr, list) or expr[0] in LEAVES:
+                continue
+            for e in walk(expr):
+                if isinstance(e, list) and e[0] not in OPERATORS:
+                    what = f"the workflow {definition.name!r} uses the operator {e[0]!r}, which is not known here"
+                    raise NewerFormat(f"{what}: a newer Holdfast wrote it; upgrade this one")
+                if isinstance(e, list) and e[0] in NEEDS_FORMAT:
+                    needed = max(needed, NEEDS_FORMAT[e[0]])
+    return needed
 
 
 def is_newer(run_format: int) -> bool:

@@ -123,6 +123,10 @@ EXPRESSION_NODES_MAX = 20_000
 EXPRESSION_DEPTH_MAX = 50
 """Nesting of one expression; evaluation recurses."""
 
+NUMBER_BITS_MAX = 1024
+"""Bits of a whole number that an expression computes: what a floating-point number can hold, roughly. Multiplying again
+and again would fill the memory."""
+
 JSON_DEPTH_MAX = 200
 """Nesting of values from outside; decoders recurse."""
 

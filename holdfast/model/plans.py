@@ -13,19 +13,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.model.captures import CHOOSING, Capture, by_captures, reading
 from holdfast.model.definition import Body, Definition, NodeDef, handlers_of
 from holdfast.model.events import StepUndo
-from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, chains_of, nodes_of, pointer, walk
+from holdfast.model.expressions import Expr, chain, chains_of, nodes_of, pointer, walk
+from holdfast.model.journal_format import definition_format
 from holdfast.model.journey_shape import ROUTES
 from holdfast.model.naming import segments, undo_of
 
 _VAR = "$"
 """Marks variables among the inputs while captures are collected; no name begins with it."""
-
-_CHOOSING = CHOICES | {"skipped", "failed"}
-
-Capture = tuple[str, tuple[str | int, ...], Wanted]
-"""The name of a captured value, the keys it is read by, and what of it is kept."""
 
 
 class NodePlan(msgspec.Struct, gc=False):
@@ -45,6 +42,10 @@ class NodePlan(msgspec.Struct, gc=False):
     """Nodes of the same scope that may become ready when this one settles."""
     captures: tuple[Capture, ...] = ()
     """What rules read of its output."""
+    when: Expr | None = None
+    """Its condition, with what it reads by the names of captured values (`by_captures`)."""
+    until: Expr | None = None
+    """The same of a loop's `until`."""
     direct: tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None = None
     """(parameter, node or None for the input, keys, pointer) of each argument, when all of them are plain references
     to calls of the same scope or to the input. Most nodes are like this; no expression is walked to locate them."""
@@ -156,6 +157,8 @@ class Plan(msgspec.Struct, gc=False):
     """Phase to its top-level nodes."""
     handlers: frozenset[str]
     """Every handler that an engine needs in order to run this."""
+    format: int = 1
+    """The format of runs whose readers know every operator in it (journal_format.py)."""
 
     def scope_of(self, path: str) -> ScopePlan:
         """The scope of an instance's path (lanes of parallel routes are not scopes)."""
@@ -168,7 +171,7 @@ class Plan(msgspec.Struct, gc=False):
 
 
 def compile_definition(definition: Definition, version: int) -> Plan:
-    """Compile a valid definition."""
+    """Compile a valid definition. Raises NewerFormat if it uses an operator that is not known here."""
     captures: dict[tuple[int, str], dict[str, Capture]] = {}
     inputs: dict[tuple[str, str], tuple[str, Capture]] = {}
     root = _compile_scope(definition.nodes, definition.result, None, "", captures, inputs)
@@ -187,7 +190,8 @@ def compile_definition(definition: Definition, version: int) -> Plan:
     for (name, _), (_, capture) in inputs.items():
         if name.startswith(_VAR):
             of_vars[name.removeprefix(_VAR)] = (*of_vars.get(name.removeprefix(_VAR), ()), capture)
-    return Plan(definition, root, version, of_inputs, of_vars, phases, frozenset(handlers_of(definition.nodes)))
+    handlers = frozenset(handlers_of(definition.nodes))
+    return Plan(definition, root, version, of_inputs, of_vars, phases, handlers, definition_format(definition))
 
 
 def _compile_scope(
@@ -219,7 +223,8 @@ def _compile_scope(
         plan.settles_after = frozenset(strict)
         if d.kind == "call":
             plan.direct = _direct(d, scope)
-        plan.lazy = any(isinstance(e, list) and e and e[0] in _CHOOSING for x in data for e in walk(x))
+        plan.lazy = any(isinstance(e, list) and e and e[0] in CHOOSING for x in data for e in walk(x))
+        plan.when, plan.until = by_captures(d.when), by_captures(d.until)
         for expr in _rule_expressions(d):
             _capture(expr, scope, captures, inputs, params)
         if d.until is not None and plan.body is not None:
@@ -362,13 +367,6 @@ def _capture(
                     params[leaf[2], capture[0]] = (leaf[2], capture)
                 elif owner is not None:  # an enclosing scope's parameter: it must be captured there
                     owner.param_captures += ((leaf[2], capture),)
-
-
-def reading(expr: Expr, keys: tuple[str | int, ...], wanted: Wanted) -> Expr:
-    """The expression that a capture of `expr` stands for."""
-    for key in keys:
-        expr = ["get", expr, key]
-    return [{"#": "size", "@": "count"}[wanted], expr] if wanted else expr
 
 
 def _pass_captures_into_loops(

@@ -1,7 +1,7 @@
 """References: what an expression means at one place of a run.
 
 Owns: whether the nodes it refers to are there (`availability`), which events hold its values (`locate`), and its value
-where rules may know it (`evaluate_captured`); which values are captured of inputs and outputs, and the bound on them.
+where rules may know it (`evaluate_captured`).
 Never: loads a value; the engine loads values by located expressions.
 
 A located expression is an expression whose leaves are facts: ["at", seq, key...] the output (or input) held by event
@@ -13,23 +13,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
-from holdfast.model.errors import ValueTooLarge
+from holdfast.model.captures import by_captures
 from holdfast.model.expressions import (
     Expr,
-    Wanted,
     chain,
     evaluate,
     follow,
     nodes_of,
     operands,
-    part_of,
     pointer,
-    wanted_of,
 )
-from holdfast.model.limits import CAPTURED_BYTES_MAX
-from holdfast.model.plans import Capture
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus
 
 if TYPE_CHECKING:
@@ -248,12 +241,15 @@ class ParamsUnknown(Exception):
 
 def evaluate_captured(state: View, scope: OpenScope, expr: Expr) -> Any:
     """The value of a condition, from captured values alone."""
+    inputs = state.fold.input_captured
 
     def read(e: Expr) -> Any:
-        wanted, below = wanted_of(e)
-        link = chain(below)
-        if link is not None:
-            return _captured(state, scope, link[0], wanted + pointer(link[1]))
+        if e[0] == "captured":
+            _, kind, home, name = e
+            return inputs.get(name) if kind == "input" else _captured(state, scope, kind, home, name)
+        by_name = by_captures(e)
+        if by_name is not e:
+            return evaluate(by_name, read)
         match e[0]:
             case "skipped" | "failed":
                 ns = lookup(state, scope, e[1][1])
@@ -267,19 +263,17 @@ def evaluate_captured(state: View, scope: OpenScope, expr: Expr) -> Any:
     return evaluate(expr, read)
 
 
-def _captured(state: View, scope: OpenScope, leaf: tuple[str, ...], name: str) -> Any:
-    match leaf[0]:
+def _captured(state: View, scope: OpenScope, kind: str, home: str, name: str) -> Any:
+    match kind:
         case "node":
-            ns = lookup(state, scope, leaf[1])
+            ns = lookup(state, scope, home)
             return None if ns is None or ns.status is not NodeStatus.COMPLETED else ns.captured.get(name)
-        case "input":
-            return state.fold.input_captured.get(f"{leaf[1]}:{name}")
         case "var":
-            return state.fold.vars_captured.get(f"{leaf[1]}:{name}")
-    here = _scope_named(scope, leaf[1])
+            return state.fold.vars_captured.get(name)
+    here = _scope_named(scope, home)
     if here.params is None:
         raise ParamsUnknown(here.path)
-    return here.params.get(f"{leaf[2]}:{name}")
+    return here.params.get(name)
 
 
 def inputs_of(args: dict[str, Any]) -> tuple[tuple[str, int, str], ...]:
@@ -298,34 +292,3 @@ def inputs_of(args: dict[str, Any]) -> tuple[tuple[str, int, str], ...]:
             else:
                 stack.extend(reversed(operands(e)))
     return tuple(found)
-
-
-# --- captured values ---------------------------------------------------------------------------------------------
-
-_plain = msgspec.json.Decoder().decode
-
-
-def capture(value: Any, keys: tuple[str | int, ...], wanted: Wanted) -> Any:
-    """The part of a plain JSON value that rules keep, or the size of that part."""
-    return part_of(follow(value, keys), wanted)
-
-
-def captured(data: bytes, captures: tuple[Capture, ...], what: str) -> dict[str, Any]:
-    """All captures of one encoded value. Raises ValueTooLarge if they exceed the bound."""
-    if not captures:
-        return {}
-    value = _plain(data)
-    found = {name: capture(value, keys, wanted) for name, keys, wanted in captures}
-    check_size(found, what)
-    return found
-
-
-def check_size(found: dict[str, Any], what: str) -> None:
-    """Raise ValueTooLarge if captured values exceed CAPTURED_BYTES_MAX."""
-    size = len(msgspec.json.encode(found))
-    if size > CAPTURED_BYTES_MAX:
-        names = ", ".join(sorted(found))
-        raise ValueTooLarge(
-            f"conditions read {names or 'the whole'} of {what}: {size:,} bytes, the limit is {CAPTURED_BYTES_MAX:,}; "
-            "let them read a field or a size instead"
-        )

@@ -205,7 +205,7 @@ class RunState(msgspec.Struct, gc=False):
     changed: list[NodeState] = []
     fold_changed: bool = False
     format: int = 1
-    """What a reader of the run must know (run_format.py)."""
+    """What a reader of the run must know (journal_format.py)."""
     last_at: int = 0
     """The time of its latest event, as far as is known: later events are not earlier, even if the wall clock was set
     back."""
@@ -213,6 +213,7 @@ class RunState(msgspec.Struct, gc=False):
     @classmethod
     def new(cls, plan: Plan, run_no: int, run_id: str, created_at: int) -> RunState:
         state = cls(plan, run_no, run_id, created_at)
+        state.format = plan.format
         state.open_root()
         return state
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from holdfast.model.definition import Definition, NodeDef
-from holdfast.model.expressions import Expr, chain
+from holdfast.model.expressions import AFFIXES, COMPARISONS, Expr, chain
 from holdfast.model.handlers import Handler, first_parameter, inputs_taken
 from holdfast.model.schemas import schema_of
 
@@ -18,6 +18,7 @@ Types = frozenset[str]
 """JSON types a value may have; empty: anything."""
 
 ANYTHING: Final[Types] = frozenset()
+_BOOLEAN: Final = COMPARISONS | AFFIXES | {"and", "or", "not", "is_none", "contains", "skipped", "failed"}
 _OF_CONSTANT: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -86,8 +87,11 @@ def _types_of(expr: Expr, outputs: dict[str, Any], inputs: dict[str, Any], varia
             return frozenset({"array"})
         case ["dict", *_]:
             return frozenset({"object"})
-        case [("eq" | "ne" | "lt" | "le" | "gt" | "ge" | "not" | "is_none" | "contains" | "skipped" | "failed"), *_]:
+        case [op, *_] if op in _BOOLEAN:
             return frozenset({"boolean"})
+        case ["if", _, yes, no]:
+            either = [_types_of(x, outputs, inputs, variables) for x in (yes, no)]
+            return either[0] | either[1] if all(either) else ANYTHING
         case ["text", *_]:
             return frozenset({"string"})
     link = chain(expr)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
+from holdfast.model.expressions import holds
 from holdfast.model.fold import Ticket
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.naming import instance_text, is_undo
@@ -48,12 +49,12 @@ def try_schedule(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     if scope.owner is not None and lacks_params(d, scope):
         return
     ns = state.create_instance(plan, scope, plan.id, path)
-    when = plan.definition.when
+    when = plan.when
     if when is not None and scope.owner is None and state.fold.entered:
         when = condition_left(scope.plan, plan, state.fold.entered)
     if when is not None:
         try:
-            wanted = evaluate_captured(state, scope, when)
+            wanted = holds(evaluate_captured(state, scope, when))
         except InvalidInput as e:
             fail_for_good(d, ns, ev.ErrorInfo("invalid_input", f"its condition: {e.message}"))
             return

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.model import events as ev
 from holdfast.model.errors import InvalidInput
-from holdfast.model.expressions import nodes_of
+from holdfast.model.expressions import holds, nodes_of
 from holdfast.model.lineage import Branch, fold, inherited
 from holdfast.model.naming import Instance, is_undo, parse_instance, paths_inside
 from holdfast.model.plans import NodePlan, Plan, condition_left
@@ -93,7 +93,7 @@ def _wanted(begun: RunState, plan: NodePlan, there: Mapping[str, NodeState]) -> 
     if any(name not in there or not there[name].settled for name in nodes_of(when)):
         return None
     try:
-        return when is None or bool(evaluate_captured(begun, root, when))
+        return when is None or holds(evaluate_captured(begun, root, when))
     except InvalidInput:
         return None
 

@@ -20,11 +20,11 @@ import msgspec
 from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.captures import captured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.fold import GivenAnswer
 from holdfast.model.limits import SECOND
 from holdfast.model.naming import is_undo
-from holdfast.model.references import captured
 from holdfast.model.state import HeldSignal, NodeState, WaitState
 from holdfast.model.timers import QuestionTimer
 from holdfast.rules import body_reports, waits

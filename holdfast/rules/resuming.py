@@ -19,10 +19,10 @@ import msgspec
 from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
+from holdfast.model.captures import captured, check_size
 from holdfast.model.errors import HoldfastError
 from holdfast.model.naming import depth, is_undo, scope_path
 from holdfast.model.problems import near
-from holdfast.model.references import captured, check_size
 from holdfast.model.state import NodeState, WaitState
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules import body_reports, journeys, nodes, questions, runs, scopes, waits

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from holdfast.engine.ports import Attempt
+from holdfast.model.captures import captured, check_size
 from holdfast.model.errors import HoldfastError, IllegalTransition, StepMismatch, Suspended
-from holdfast.model.references import captured, check_size
 from holdfast.worker.replay import Replay
 from holdfast.worker.threads import ThreadJob
 from holdfast.worker.time_limits import BodyClock, StepClock

@@ -18,9 +18,9 @@ from typing import Any
 
 from holdfast.engine import crash_points
 from holdfast.model import commands as cmd
+from holdfast.model.captures import captured
 from holdfast.model.errors import BodyEnded, HoldfastError, OutcomeUnknown, Pended
 from holdfast.model.events import ErrorInfo
-from holdfast.model.references import captured
 from holdfast.model.values import encode
 from holdfast.worker.body_life import BodyLife, LeaveReason, LiveBody
 from holdfast.worker.failures import describe

@@ -13,8 +13,13 @@ import holdfast as hf
 from holdfast.cli.main import main
 from holdfast.model import events as ev
 from holdfast.model import journal_format
+from holdfast.model.definition import Body, Definition, NodeDef, Param
 from holdfast.model.errors import NewerFormat, NotYetApplied
+from holdfast.model.expressions import NEEDS_FORMAT, OPERATORS
 from holdfast.model.journal_format import FORMAT
+from holdfast.model.plans import compile_definition
+from holdfast.store import queries
+from holdfast.store.sqlite import sqlite_writes
 from tests.engine.kit import until, url
 
 ACTED: list[str] = []
@@ -131,7 +136,7 @@ async def test_writing_something_new_raises_the_format_in_the_same_commit(
         await until(lambda: engine.store.asked(), "it asks")
         row = engine.store.run("r")
         assert row is not None
-        assert row.format == FORMAT, "it uses nothing new yet"
+        assert row.format == 1, "it uses nothing new yet"
         (wait,) = await run.waits()
         await run.respond(wait.wait_id, True)
         assert await run.result(timeout=20) == 1, "who wrote it goes on with it"
@@ -140,5 +145,47 @@ async def test_writing_something_new_raises_the_format_in_the_same_commit(
         assert row.format == FORMAT + 1
 
 
-def test_everything_that_this_version_writes_has_the_first_format() -> None:
-    assert (FORMAT, journal_format.RAISES) == (1, {}), "a release that changes this says so in CHANGELOG.md"
+@hf.workflow
+def for_chooses(fast: bool) -> Any:
+    return for_last(hf.if_else(fast, for_first(), 7), hf.ask("go?", schema=bool))
+
+
+async def test_run_of_a_definition_with_a_new_operator_is_not_claimed_by_an_engine_that_does_not_know_it(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hf.open(url(db)) as engine:
+        await engine.start(for_chooses, run_id="r", fast=False)
+        await engine.start(for_asks, run_id="plain")
+        await until(lambda: len(engine.store.asked()) == 2, "both ask")
+        assert {row.run_id: row.format for row in engine.store.runs()} == {"r": 2, "plain": 1}
+    with monkeypatch.context() as older:
+        for module in (queries, sqlite_writes, journal_format):
+            older.setattr(module, "FORMAT", 1)
+        async with hf.open(url(db)) as engine:
+            for run_id in ("r", "plain"):
+                (wait,) = [wait for wait in await engine.get(run_id).waits() if wait.kind == "input"]
+                if run_id == "plain":
+                    await engine.get(run_id).respond(wait.wait_id, True)
+                    assert await engine.get(run_id).result(timeout=20) == 1
+                else:
+                    with pytest.raises(NotYetApplied, match="format 2, this one reads 1"):
+                        await engine.get(run_id).respond(wait.wait_id, True)
+    async with hf.open(url(db)) as engine:
+        assert await engine.get("r").result(timeout=20) == 7
+
+
+def test_definition_with_an_operator_of_a_newer_version_is_not_compiled() -> None:
+    node = NodeDef(id="a", uses="x", args={"x": ["list", ["input", "n"], ["of_tomorrow", 1]]})
+    with pytest.raises(NewerFormat, match="uses the operator 'of_tomorrow', which is not known here"):
+        compile_definition(Definition(name="w", params=(Param(name="n"),), nodes=(node,)), 1)
+
+
+def test_each_new_operator_has_a_format_that_this_version_reads() -> None:
+    assert (FORMAT, journal_format.RAISES) == (2, {}), "a release that changes this says so in CHANGELOG.md"
+    assert max(NEEDS_FORMAT.values()) <= FORMAT
+    assert NEEDS_FORMAT.keys() <= OPERATORS
+    for operator in NEEDS_FORMAT:
+        expr = [operator, True, "a", "b"] if operator == "if" else [operator, "a", "b"]
+        inner = NodeDef(id="b", uses="x", when=["eq", expr, "a"])
+        outer = NodeDef(id="m", kind="map", item="i", over=["const", [1]], body=Body(nodes=(inner,)))
+        assert compile_definition(Definition(name="w", nodes=(outer,)), 1).format == NEEDS_FORMAT[operator]

@@ -61,11 +61,24 @@ MISSING = ["get", ["get", ORDER, "nothing"], "below"]
         (["ne", False, 0], True),
         (["lt", AMOUNT, 6], True),
         (["ge", "b", "a"], True),
-        (["and", True, AMOUNT], 5),
-        (["and", 0, ["div", 1, 0]], 0),
-        (["or", AMOUNT, ["div", 1, 0]], 5),
-        (["or", False, ""], ""),
+        (["eq", ["const", [True, {"a": 1}]], ["const", [1, {"a": 1}]]], False),
+        (["eq", ["const", {"a": [1, None]}], ["const", {"a": [1.0, None]}]], True),
+        (["eq", ["const", {"a": 1}], ["const", {"a": 1, "b": None}]], False),
+        (["and", True, True, ["eq", AMOUNT, 5]], True),
+        (["and", False, ["div", 1, 0]], False),
+        (["and", True, MISSING], False),
+        (["or", True, ["div", 1, 0]], True),
+        (["or", MISSING, False], False),
         (["not", MISSING], True),
+        (["if", ["eq", AMOUNT, 5], "five", ["div", 1, 0]], "five"),
+        (["if", MISSING, ["div", 1, 0], "null counts as false"], "null counts as false"),
+        (["size", ["if", True, ["get", ORDER, "items"], 5]], 3),
+        (["starts_with", "text", "te"], True),
+        (["starts_with", "text", "xt"], False),
+        (["ends_with", "text", "xt"], True),
+        (["ends_with", MISSING, "xt"], False),
+        (["starts_with", "text", None], False),
+        (["add", ["const", [1]], ["list", AMOUNT]], [1, 5]),
         (["add", "a", "b"], "ab"),
         (["sub", AMOUNT, 1], 4),
         (["mul", AMOUNT, 2], 10),
@@ -81,6 +94,10 @@ MISSING = ["get", ["get", ORDER, "nothing"], "below"]
         (["contains", None, "ex"], False),
         (["is_none", MISSING], True),
         (["text", "{}-{}!", AMOUNT, None], "5-!"),
+        (
+            ["text", "{} {} {}", True, ["const", {"b": [1.5], "a": None}], "as it is"],
+            'true {"a":null,"b":[1.5]} as it is',
+        ),
         (["skipped", ["node", "n"]], True),
         (["first", ["var", "v"], AMOUNT], 5),
         (["get", ["some", 1, AMOUNT, 7], 0], 5),
@@ -106,11 +123,30 @@ def test_arithmetic_with_null_is_null(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expr", [["lt", 1, "a"], ["div", 1, 0], ["mul", "x", 10], ["mod", "%s", 1], ["add", 1, "a"], ["text", "{}"]]
+    ("expr", "message"),
+    [
+        (["lt", 1, "a"], "< compares two numbers or two texts, not 1 and 'a'"),
+        (["ge", True, 0], ">= compares two numbers or two texts, not True and 0"),
+        (["gt", ["const", [2]], ["const", [1]]], "> compares two numbers or two texts"),
+        (["div", 1, 0], "1 / 0 cannot be computed: division by zero"),
+        (["mul", 1e308, 10], "cannot be computed: the result is too large"),
+        (["mul", 2**1000, 2**1000], "cannot be computed: the result is too large"),
+        (["mul", "x", 10], "* takes two numbers, not 'x' and 10"),
+        (["mod", "%s", 1], "% takes two numbers"),
+        (["add", 1, "a"], "+ takes two numbers, two texts or two lists, not 1 and 'a'"),
+        (["add", True, 1], "+ takes two numbers, two texts or two lists, not True and 1"),
+        (["and", True, AMOUNT], "&& takes true, false or null, not 5; compare the value"),
+        (["or", False, ""], "|| takes true, false or null, not ''"),
+        (["not", 0], "! takes true, false or null, not 0"),
+        (["if", "yes", 1, 2], "?: takes true, false or null, not 'yes'"),
+        (["starts_with", 5, "5"], "startsWith takes two texts, not 5 and '5'"),
+        (["text", "{}"], "has 1 places for 0 value(s)"),
+    ],
 )
-def test_an_operator_that_does_not_fit_its_operands_is_invalid_input(expr: Any) -> None:
-    with pytest.raises(InvalidInput):
+def test_an_operator_that_does_not_fit_its_operands_is_invalid_input(expr: Any, message: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
         ex.evaluate(expr, read)
+    assert message in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -131,7 +167,10 @@ def test_an_operator_that_does_not_fit_its_operands_is_invalid_input(expr: Any) 
         (["some", 0, 1], "a count between 1"),
         (["first"], "at least one operand"),
         (["skipped", AMOUNT], "takes a node"),
-        (["and", ["or", ["nope"]]], "unknown operator"),
+        (["and", True, ["or", False, ["nope"]]], "unknown operator"),
+        (["and", True], "at least two operands"),
+        (["if", True, 1], "takes 3 operand"),
+        (["starts_with", "a"], "takes 2 operand"),
     ],
 )
 def test_what_is_no_expression_is_explained(expr: Any, message: str) -> None:
@@ -182,9 +221,12 @@ scalars = st.none() | st.booleans() | st.integers(-100, 100) | st.text(max_size=
 exprs = st.recursive(
     scalars | st.just(AMOUNT) | st.just(MISSING),
     lambda inner: st.one_of(
-        st.tuples(st.sampled_from(sorted(ex.COMPARISONS | ex.ARITHMETIC | {"contains"})), inner, inner).map(list),
+        st.tuples(
+            st.sampled_from(sorted(ex.COMPARISONS | ex.ARITHMETIC | ex.AFFIXES | {"contains"})), inner, inner
+        ).map(list),
+        st.tuples(st.just("if"), inner, inner, inner).map(list),
         st.tuples(st.sampled_from(["not", "size", "is_none"]), inner).map(list),
-        st.lists(inner, min_size=1, max_size=4).map(lambda xs: ["and", *xs]),
+        st.lists(inner, min_size=2, max_size=4).map(lambda xs: ["and", *xs]),
         st.lists(inner, max_size=4).map(lambda xs: ["list", *xs]),
     ),
     max_leaves=20,

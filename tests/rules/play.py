@@ -19,12 +19,12 @@ from holdfast.engine import rule_inputs
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import journal_format, references, validation
+from holdfast.model.captures import capture
 from holdfast.model.definition import Body, Definition, NodeDef, Param, Phase, Settings
 from holdfast.model.evolve import evolve
 from holdfast.model.expressions import evaluate, follow
 from holdfast.model.plans import compile_definition
 from holdfast.model.policies import Retry
-from holdfast.model.references import capture
 from holdfast.model.state import HeldSignal, NodeState, OpenScope, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
 from holdfast.rules import decide, nodes, scopes

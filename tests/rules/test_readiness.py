@@ -103,8 +103,9 @@ TRUTHS: list[tuple[Any, Any, bool]] = [
     (["ge", A, 3], 2, False),
     (["and", ["gt", A, 1], ["lt", A, 5]], 3, True),
     (["or", ["eq", A, 1], ["eq", A, 5]], 3, False),
-    (["not", A], 0, True),
-    (["get", A, "n"], {"n": 1}, True),
+    (["not", A], False, True),
+    (["not", A], None, True),
+    (["get", A, "n"], {"n": True}, True),
     (["get", ["get", A, "x"], "y"], {"n": 1}, False),  # a field of null is null
     (["is_none", ["get", A, "x"]], {"n": 1}, True),
     (["lt", ["get", A, "x"], 3], {"n": 1}, False),  # every comparison with null is false
@@ -190,6 +191,42 @@ def test_a_reference_to_a_skipped_node_skips_with_reason_and_cause() -> None:
 def test_a_default_in_the_definition_is_for_arguments_that_are_not_wired() -> None:
     play = Play(call("a", when=False), call("b", x=A, y=5), call("c", y=5))
     assert (play.status("b"), play.status("c")) == ("skipped", "running")
+
+
+def test_both_sides_of_an_if_must_have_completed_in_data_and_neither_in_a_condition() -> None:
+    choice = ["if", ["input", "fast"], ref("a"), ref("b")]
+    play = Play(
+        call("a"), call("b", when=False), call("c", x=choice), call("d", when=["eq", choice, 1]), inputs={"fast": True}
+    )
+    play.complete("a", 1)
+    assert play.statuses() == {"a": "completed", "b": "skipped", "c": "skipped", "d": "running"}
+    assert play.events(ev.NodeSkipped, node="c")[0].cause == "b"
+
+
+def test_a_condition_that_is_neither_true_false_nor_null_fails_the_node() -> None:
+    play = Play(call("a"), call("b", when=ref("a")), on_failure="continue")
+    play.complete("a", "yes")
+    (failed,) = play.events(ev.NodeFailed, node="b")
+    assert failed.error.message == (
+        "its condition: a condition takes true, false or null, not 'yes'; compare the value, as in `x != null` or "
+        "`size(x) > 0`"
+    )
+
+
+def test_map_over_one_of_two_lists_captures_their_sizes_only() -> None:
+    play = Play(
+        call("a"),
+        mapped(
+            "m",
+            ["if", ["eq", ref("a", "n"), 7], ref("a", "long"), ref("a", "short")],
+            call("f", x=["param", "m", "item"]),
+            limit=1,
+        ),
+    )
+    play.complete("a", {"n": 7, "long": ["x" * 5000] * 3, "short": []})
+    (completed,) = play.events(ev.NodeCompleted, node="a")
+    assert completed.captured == {"/n": 7, "@/long": 3, "@/short": 0}
+    assert play.running["f", ".m.0."] == {"x": "x" * 5000}
 
 
 def test_a_run_whose_nodes_are_all_skipped_completes() -> None:

@@ -80,6 +80,9 @@ OVERS: list[tuple[Any, list[Any]]] = [
     (["get", ["first", ref("no"), ref("a")], "list"], [1]),
     (["first", ref("no"), ["const", [0]]], [0]),
     (["some", 2, ref("no"), ref("a", "n"), ref("a", "deep")], [7, [[8, 9]]]),
+    (["if", ["gt", ref("a", "n"), 5], ref("a", "deep", 0), ["input", "xs"]], [8, 9]),
+    (["if", ["gt", ref("a", "n"), 9], ref("a", "deep", 0), ["input", "xs"]], [3, 4]),
+    (["add", ref("a", "list"), ["input", "xs"]], [1, 3, 4]),
 ]
 
 
