@@ -312,7 +312,7 @@ def branches_json(store: Store, history: History) -> list[dict[str, Any]]:
                 "reason": b.reason,
                 "target": requests.get(b.branch),
                 "current": b.branch == history.row.branch,
-                "status": str(history.state(b.branch).status),
+                "status": str(history.status(b.branch)),
                 "events": own[b.branch],
                 "version": b.version,
                 "key_epoch": b.key_epoch,

@@ -9,7 +9,8 @@ Invariants: no event is copied or changed; two branches share the events before 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from holdfast.model.evolve import evolve
 from holdfast.model.naming import ROOT, Instance, is_undo, key_of, parse_instance, paths_inside, segments
 from holdfast.model.plans import NodePlan, Plan, ScopePlan
 from holdfast.model.state import Key, RunState
+from holdfast.model.statuses import RunStatus
 
 ROOT_BRANCH = 1
 Around = tuple[ScopePlan, str, NodePlan | None, int]
@@ -97,6 +99,30 @@ def inherited(line: Sequence[ev.Entry], branch: Branch, plan: Plan) -> list[ev.E
         for e in kept
         if not dropped.covers(e) and (e.node, e.path, e.visit) not in again and not _is_end_of(e, goes_on, dropped)
     ]
+
+
+def recorded_status(entries: Sequence[ev.Entry], branches: dict[int, Branch], branch: int) -> RunStatus:
+    """The status of a branch by its own events alone, for one that cannot be folded because its version is gone. (One
+    without events that drops all that its parent had begun counts as begun.)"""
+    line = ancestry(branches, branch)
+    cuts = {parent.branch: child.cutoff_seq for parent, child in pairwise(line)}
+    begun = any(type(entry.event) in _BEGINS and entry.seq <= cuts.get(entry.branch, 0) for entry in entries)
+    status = RunStatus.RUNNING if begun else RunStatus.CREATED
+    for kind in (type(entry.event) for entry in entries if entry.branch == branch):
+        if kind in _BEGINS and status is RunStatus.CREATED:
+            status = RunStatus.RUNNING
+        status = _MOVES.get(kind, status)
+    return status
+
+
+_BEGINS = (ev.NodeScheduled, ev.ScopeOpened)
+_MOVES: dict[type[Any], RunStatus] = {
+    ev.RunSuspended: RunStatus.SUSPENDED,
+    ev.RunResumed: RunStatus.RUNNING,
+    ev.RunCompleted: RunStatus.COMPLETED,
+    ev.RunFailed: RunStatus.FAILED,
+    ev.RunCancelled: RunStatus.CANCELLED,
+}
 
 
 def carried(

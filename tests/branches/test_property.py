@@ -25,6 +25,7 @@ from holdfast.engine.versions import Versions
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.definition import Definition, Settings
 from holdfast.model.errors import StoreError
+from holdfast.model.lineage import recorded_status
 from holdfast.model.naming import instance_text
 from holdfast.store.records.journal import History
 from holdfast.store.sqlite.sqlite_store import SqliteStore
@@ -156,8 +157,15 @@ class Tale:
                     assert line == self.left[branch], f"branch {branch} was changed after it was left"
                 if branch != row.branch:
                     self.left[branch] = line
+                self._check_recorded_status(history, branch)
         finally:
             store.close()
+
+    def _check_recorded_status(self, history: History, branch: int) -> None:
+        """The events of a branch tell its status without its definition, unless they are none and it dropped all."""
+        recorded = recorded_status(history.entries, history.branches, branch)
+        status = history.state(branch).status
+        assert recorded == status or (status, recorded) == ("created", "running")
 
 
 def skipped_in(history: History) -> list[str]:

@@ -167,5 +167,7 @@ async def test_e2_run_whose_version_is_gone_goes_back_to_the_version_that_it_beg
         shown = await run.show()
         opened = [e.data for e in await run.events() if e.type == "BranchOpened"]
         assert [b["parent"] for b in opened] == [1, 1], "the branch that holds the event where it was cut"
+        listed = [(b["branch"], b["version"], b["status"], b["current"]) for b in await run.branches()]
+        assert listed == [(1, 1, "suspended", False), (2, 2, "suspended", False), (3, 1, "completed", True)]
     assert (said.case, said.branch, shown["version"]) == ("E2", 3, 1)
     assert CALLS == ["yes"], "what the first version had completed does not run again"

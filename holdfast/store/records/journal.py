@@ -30,6 +30,7 @@ from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.lineage import Branch
 from holdfast.model.plans import Plan, compile_definition
 from holdfast.model.state import RunState
+from holdfast.model.statuses import RunStatus
 from holdfast.store.contract import Store
 from holdfast.store.row_types import EventRow, LinkedRow, RunRow
 
@@ -179,6 +180,19 @@ class History:
             found = lineage.fold(self.plan_of(branch), self.row.run_no, self.row.run_id, line)
         found.branch = branch
         return found
+
+    def status(self, branch: int) -> RunStatus:
+        """The status of a branch, also of one whose version is no longer in the store."""
+        if all(self._has_version(here) for here in lineage.ancestry(self.branches, branch)):
+            return self.state(branch).status
+        return lineage.recorded_status(self.entries, self.branches, branch)
+
+    def _has_version(self, branch: Branch) -> bool:
+        try:
+            self.plan(branch.version)
+        except CorruptJournal:
+            return False
+        return True
 
     def hash_at(self, seq: int) -> bytes:
         return next(row.hash for row in self.rows if row.seq == seq)
