@@ -1,6 +1,6 @@
 """Contents: a whole database, table by table, for copying it into another one.
 
-Owns: what both drivers offer for that, which tables are not copied, and how a database says that it is incomplete.
+Owns: what both drivers offer for that, and which tables are not copied.
 Never: uses the operations of a store. What is copied is what the schema has: a new column is copied without a change
 here.
 """
@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.model.errors import StoreInactive, UnfinishedCopy
+from holdfast.model.errors import StoreInactive
 from holdfast.model.views import command_line
 from holdfast.store.row_types import EngineRow, Standing
-
-UNFINISHED: Final = 0
-"""The schema version of a database that is being copied into. No store has it, so that no engine opens such a
-database."""
 
 OWN: Final = frozenset({"store_meta", "store_migrations"})
 """What a database is and how it was made. `copying.py` decides what of `store_meta` goes into a copy."""
@@ -90,15 +86,6 @@ class Contents(Protocol):
         """Set which of several copies this is. With a `token_step`, also remove its engines and free every run, whose
         token grows by that; all in one transaction."""
         ...
-
-
-def refuse_unfinished(version: int, where: str) -> None:
-    """Raise UnfinishedCopy if this is the schema version of an incomplete database."""
-    if version == UNFINISHED:
-        raise UnfinishedCopy(
-            f"{where} is the beginning of a copy that was not completed. Copy again: "
-            f"{command_line('db', 'copy', 'FROM', where, '--again')}"
-        )
 
 
 def refuse_closed(standing: Standing, where: str) -> None:

@@ -16,9 +16,14 @@ import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.model.errors import NewerStore, StoreError
+from holdfast.model.errors import NewerStore, StoreError, UnfinishedCopy
+from holdfast.model.views import command_line
+
+UNFINISHED: Final = 0
+"""The schema version of a database that is being copied into. No store has it, so that no engine opens such a
+database."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -85,9 +90,19 @@ def _migration(number: int, name: str, file: Traversable) -> Migration:
     return Migration(number, name, sql, hashlib.sha256(_bare(sql).encode()).hexdigest())
 
 
-def pending(known: tuple[Migration, ...], applied: dict[int, str], where: str) -> tuple[Migration, ...]:
-    """The migrations still to apply. Raises StoreError for a database with other migrations than ours (also one from
-    before the first release), and NewerStore for one of a newer version."""
+def pending(
+    known: tuple[Migration, ...], applied: dict[int, str], versions: list[int], where: str
+) -> tuple[Migration, ...]:
+    """The migrations still to apply to a database with these migrations and schema versions (one, unless it is
+    damaged). Raises UnfinishedCopy for an incomplete database, StoreError for one with other migrations than ours (also
+    one from before the first release), and NewerStore for one of a newer version."""
+    if UNFINISHED in versions:
+        raise UnfinishedCopy(
+            f"{where} is the beginning of a copy that was not completed. Copy again: "
+            f"{command_line('db', 'copy', 'FROM', where, '--again')}"
+        )
+    if versions != [max(applied, default=0)]:
+        raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
     if applied and applied.get(1) != known[0].checksum:
         raise StoreError(
             f"{where} was made by another Holdfast than this one: by one from before the first release, or by a "

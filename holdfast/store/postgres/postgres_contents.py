@@ -15,11 +15,12 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from holdfast.model.errors import HoldfastError, StoreError
-from holdfast.store.contents import NOT_COPIED, OWN, UNFINISHED, Meta, Row, Table
+from holdfast.store.contents import NOT_COPIED, OWN, Meta, Row, Table
 from holdfast.store.postgres.postgres_address import address
 from holdfast.store.postgres.postgres_connections import LOST, connected, translated
 from holdfast.store.postgres.postgres_schema import Statements
 from holdfast.store.row_types import EngineRow, Standing
+from holdfast.store.sql_files import UNFINISHED
 
 FETCHED: Final = 100
 """Rows that the server sends at once: of the largest values, a megabyte each, they still fit into memory."""

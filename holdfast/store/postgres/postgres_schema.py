@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.model.errors import NotOurStore, StoreError, StoreMissing
-from holdfast.store.contents import refuse_unfinished
 from holdfast.store.postgres.driver_internals import Raw
 from holdfast.store.sql_files import Migration, load, migrations, pending
 
@@ -138,8 +137,4 @@ async def inspect(
         )
     applied = {number: checksum for number, _, checksum in await connection.fetch(sql["applied_migrations"])}
     versions = [version for (version,) in await connection.fetch(sql["schema_version"])]
-    for version in versions:
-        refuse_unfinished(version, where)
-    if versions != [max(applied, default=0)]:
-        raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
-    return pending(known, applied, where)
+    return pending(known, applied, versions, where)

@@ -45,8 +45,9 @@ class Counters(NamedTuple):
 
 
 def set_aside_foreign(file: OpenFile, log_path: Path) -> Path | None:
-    """Rename the log of a database that no process has open, if it was not written for it; return its new name."""
-    if not file.is_alone or not _may_hold_frames(log_path):
+    """Rename the log of a database that no process has open, if it was not written for it; return its new name. The
+    file is alone in this process."""
+    if not _may_hold_frames(log_path):
         return None
     with file.exclusively() as is_ours:
         if not is_ours:  # a process has it open, and uses this log
@@ -75,15 +76,14 @@ def backup_counter() -> int:
 
 
 def renumber_backup(file: OpenFile, log_path: Path) -> None:
-    """Give a backup that is opened for the first time a change counter that no other state of a database has."""
-    if not file.is_alone or not _is_fresh_backup(file.header()):
-        return
+    """Give a backup that is opened for the first time a change counter that no other state of a database has. The file
+    is alone in this process."""
     with file.exclusively() as is_ours:
         if is_ours and (not _may_hold_frames(log_path) or counters(log_path) is None):
             file.write_counter(CHOSEN_COUNTER_MIN + secrets.randbelow(CHOSEN_COUNTER_MIN) | 1)
 
 
-def _is_fresh_backup(header: bytes) -> bool:
+def is_fresh_backup(header: bytes) -> bool:
     """True if a database has the change counter of a backup: SQLite's backup and `VACUUM INTO` count from 1. (Of the
     databases that were made from a backup one in `BACKUP_COUNTER_STEP` has such a counter by chance, and gets another
     one.)"""

@@ -70,7 +70,8 @@ class OpenFile:
         """Record which file it is; nothing is locked yet. Raises OSError."""
         self.path = path.resolve()
         """Its path without links: SQLite keeps the log there."""
-        self.identity, self._is_alone = _hold(path)
+        self.identity, self.is_alone = _hold(path)
+        """`is_alone`: no other store of this process had the file open already."""
         self._handle = _held[self.identity].handle
         self._watched = WatchedPath(path)
         self._watched_log: WatchedPath | None = None
@@ -78,11 +79,6 @@ class OpenFile:
         self._counter = b""
         """The change counter in the header, as of the last look."""
         self._is_locked = False
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other store of this process had the file open already."""
-        return self._is_alone
 
     def is_used_under_another_name(self) -> bool:
         """Whether a process has the database open, and none the index of the log that is beside it here. Then it was

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import apsw
 
 from holdfast.model.errors import StoreError
-from holdfast.store.contents import NOT_COPIED, OWN, UNFINISHED, Meta, Row, Table
+from holdfast.store.contents import NOT_COPIED, OWN, Meta, Row, Table
 from holdfast.store.row_types import EngineRow, Standing
-from holdfast.store.sql_files import load
+from holdfast.store.sql_files import UNFINISHED, load
 from holdfast.store.sqlite.sqlite_connections import open_bare, translated
 
 _SQL = load("sqlite")

@@ -33,7 +33,6 @@ from holdfast.model.errors import (
     UnsafeFilesystem,
 )
 from holdfast.model.limits import LOG_BYTES
-from holdfast.store.contents import refuse_unfinished
 from holdfast.store.sql_files import Migration, load, migrations, pending
 from holdfast.store.sqlite import foreign_wal
 from holdfast.store.sqlite.open_files import OpenFile
@@ -82,12 +81,14 @@ def open_writer(file: OpenFile, vfs: str | None = None) -> apsw.Connection:
     path = file.path
     if file.is_alone:
         _refuse_another_name(file)
-        foreign_wal.set_aside_foreign(file, Path(f"{path}-wal"))
+        log = Path(f"{path}-wal")
+        foreign_wal.set_aside_foreign(file, log)
         if _is_unmade(path):
             _open_wal(path, vfs).close()  # a log that holds the schema could not be grown
-        if header_fits(file.header()):
-            foreign_wal.renumber_backup(file, Path(f"{path}-wal"))
-        _probe(path, file.header(), vfs)
+        header = file.header()
+        if header_fits(header) and foreign_wal.is_fresh_backup(header):
+            foreign_wal.renumber_backup(file, log)
+        _probe(path, header, vfs)
     connection = _open_wal(path, vfs)
     if file.is_alone:
         _grow_log(connection)
@@ -233,11 +234,7 @@ def _inspect(connection: apsw.Connection, where: str, known: tuple[Migration, ..
         raise NotOurStore(f"{where} is a database of another program. Choose another file; nothing was changed.")
     applied = {number: checksum for number, _, checksum in connection.execute(sql["applied_migrations"])}
     versions = [version for (version,) in connection.execute(sql["schema_version"])]
-    for version in versions:
-        refuse_unfinished(version, where)
-    if versions != [max(applied, default=0)]:
-        raise StoreError(f"{where}: the schema version and the applied migrations disagree; nothing was changed.")
-    return pending(known, applied, where)
+    return pending(known, applied, versions, where)
 
 
 def migrate(connection: apsw.Connection, where: str, known: tuple[Migration, ...] | None = None) -> int:
