@@ -55,7 +55,7 @@ def compensations_without_code(
     (`runs_here`) goes by what it has loaded itself. Another one leaves them to a live engine that can take the run;
     without such an engine none of them can run."""
     if runs_here:
-        return frozenset(name for name in wanted if handlers.find(name) is None)
+        return frozenset(handlers.missing(wanted))
     return frozenset() if wanted and _is_taken_elsewhere(runtime, state) else wanted
 
 

@@ -53,7 +53,7 @@ class Pattern(msgspec.Struct):
 
     @classmethod
     def of(cls, workflow: RegisteredWorkflow, plan: Plan) -> Pattern:
-        found = {name: h.fingerprint for name in plan.handlers if (h := handlers.find(name)) is not None}
+        found = handlers.fingerprints(plan.handlers)
         return cls(workflow, plan, Inputs(workflow), InputForm(plan.definition.params), found, code_hash(found))
 
 

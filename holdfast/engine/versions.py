@@ -62,12 +62,12 @@ class Versions(Plans):
 
     def missing(self, workflow: str, version: int) -> list[str]:
         """The handlers of a version that are not loaded here."""
-        return [name for name in self.needed(workflow, version) if handlers.find(name) is None]
+        return handlers.missing(self.needed(workflow, version))
 
     def is_loaded(self, plan: Plan) -> bool:
         """Whether every handler of a plan is loaded here; once true it stays true."""
         if id(plan) not in self._loaded:
-            if not self._runs_code or any(handlers.find(name) is None for name in plan.handlers):
+            if not self._runs_code or handlers.missing(plan.handlers):
                 return False
             self._loaded[id(plan)] = plan
         return True
@@ -83,13 +83,8 @@ def capabilities_here(
         queues=queues,
         concurrency=concurrency,
         lease_seconds=lease_seconds,
-        threaded=frozenset(name for name in handlers.names() if _needs_thread(name)),
+        threaded=frozenset(handlers.sync_names()),
     )
-
-
-def _needs_thread(name: str) -> bool:
-    handler = handlers.find(name)
-    return handler is not None and handler.kind == "sync"
 
 
 def _strict_fingerprints() -> dict[str, str]:

@@ -6,15 +6,13 @@ Never: finds out which captures a definition needs (plans.py), or where they are
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from holdfast.model.errors import ValueTooLarge
-from holdfast.model.expressions import CHOICES, Expr, Wanted, chain, follow, part_of, pointer, wanted_of
+from holdfast.model.expressions import CHOOSING, Expr, Wanted, chain, follow, part_of, pointer, wanted_of
 from holdfast.model.limits import CAPTURED_BYTES_MAX
-
-CHOOSING: Final = CHOICES | {"skipped", "failed"}
 
 Capture = tuple[str, tuple[str | int, ...], Wanted]
 """The name of a captured value, the keys it is read by, and what of it is kept."""

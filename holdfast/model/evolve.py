@@ -22,7 +22,7 @@ from holdfast.model.fold import Counters, GivenAnswer, Ticket
 from holdfast.model.naming import ROOT, instance_text, is_undo, parse_instance, paths_inside, segments, undone_by
 from holdfast.model.plans import step_undo_plan
 from holdfast.model.state import NodeState, OpenScope, RoundEnd, RunState, WaitState
-from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, NodeStatus, RunStatus, advance_run
+from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TRANSITIONS, NodeStatus, RunStatus
 from holdfast.model.timers import RUN_TIMEOUT, Elapsed
 
 _SCHEDULED, _RUNNING, _COMPLETED = NodeStatus.SCHEDULED, NodeStatus.RUNNING, NodeStatus.COMPLETED
@@ -64,6 +64,12 @@ def _move(ns: NodeState, to: NodeStatus) -> None:
     ns.status = to
 
 
+def _move_run(state: RunState, to: RunStatus) -> None:
+    if to not in RUN_TRANSITIONS[state.status]:
+        raise IllegalTransition(f"run {state.run_id}: {state.status} -> {to} is not a transition of the run machine")
+    state.status = to
+
+
 def _run_created(state: RunState, entry: ev.Entry, e: ev.RunCreated) -> None:
     fold = state.fold
     fold.settings = state.plan.definition.settings
@@ -81,15 +87,12 @@ def _run_taken_over(state: RunState, entry: ev.Entry, e: ev.RunTakenOver) -> Non
 
 
 def _run_moved(to: RunStatus) -> Callable[[RunState, ev.Entry, Any], None]:
-    def move(state: RunState, entry: ev.Entry, e: Any) -> None:
-        state.status = advance_run(state.status, to, state.run_id)
-
-    return move
+    return lambda state, entry, e: _move_run(state, to)
 
 
 def _run_ended(to: RunStatus) -> Callable[[RunState, ev.Entry, Any], None]:
     def end(state: RunState, entry: ev.Entry, e: Any) -> None:
-        state.status = advance_run(state.status, to, state.run_id)
+        _move_run(state, to)
         state.finished_at = entry.at
 
     return end
@@ -205,7 +208,7 @@ def _target_entered(state: RunState, entry: ev.Entry, e: ev.TargetEntered) -> No
     state.scopes = {".": root}
     again = root.plan.downstream(e.target) if e.target in root.plan.nodes else set()  # it may be of another version
     for plan in root.plan.nodes.values():
-        key = (plan.id, plan.path("."))
+        key = (plan.id, "." + plan.lane)
         if plan.id in again:
             state.missing.pop(key, None)
             if key in state.nodes:
@@ -446,7 +449,7 @@ def _abandoned_in(state: RunState, scope: OpenScope) -> list[NodeState]:
     found: list[NodeState] = []
     for plan in scope.plan.nodes.values():
         if plan.body is not None:
-            ns = state.nodes.get((plan.id, plan.path(scope.path)))
+            ns = state.nodes.get((plan.id, scope.path + plan.lane))
             if ns is not None and ns.status in (NodeStatus.FAILED, NodeStatus.CANCELLED):
                 found.append(ns)
     return found
@@ -461,10 +464,10 @@ def _close_scope(state: RunState, scope: OpenScope) -> None:
         _end_round(state, scope, owner.counters)
     owner.counters.done.add(scope.key)
     state.touch(owner)
-    gone = [(plan.id, plan.path(scope.path)) for plan in scope.plan.nodes.values()]
+    gone = [(plan.id, scope.path + plan.lane) for plan in scope.plan.nodes.values()]
     if _abandoned_in(state, scope):
         for path in [p for p in state.scopes if p.startswith(scope.path) and p != scope.path]:
-            gone += [(plan.id, plan.path(path)) for plan in state.scopes.pop(path).plan.nodes.values()]
+            gone += [(plan.id, path + plan.lane) for plan in state.scopes.pop(path).plan.nodes.values()]
     del state.scopes[scope.path]
     for key in gone:
         state.missing.pop(key, None)

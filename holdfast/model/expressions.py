@@ -50,6 +50,8 @@ LEAVES = frozenset({"input", "node", "var", "param"})
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod"})
 CHOICES = frozenset({"first", "some"})
+CHOOSING = CHOICES | {"skipped", "failed"}
+"""Operators whose value depends on which nodes completed."""
 AFFIXES = frozenset({"starts_with", "ends_with"})
 LOCATED = frozenset({"at", "items", "var_at", "captured"})
 """Leaves of located expressions (references.py) and of compiled conditions (plans.py); never in a definition."""
@@ -123,9 +125,14 @@ def walk(expr: Expr) -> Iterator[Expr]:
         stack.extend(reversed(operands(e)))
 
 
-def nodes_of(expr: Expr) -> list[str]:
-    """The ids of the nodes that an expression refers to, in order, each once."""
-    return list(dict.fromkeys(e[1] for e in walk(expr) if isinstance(e, list) and e[0] == "node"))
+def nodes_of(*exprs: Expr) -> list[str]:
+    """The ids of the nodes that expressions refer to, in order, each once."""
+    return list(dict.fromkeys(e[1] for x in exprs for e in walk(x) if isinstance(e, list) and e[0] == "node"))
+
+
+def chooses(expr: Expr) -> bool:
+    """Whether the value depends on which nodes completed, and not on their outputs alone."""
+    return any(isinstance(e, list) and e[0] in CHOOSING for e in walk(expr))
 
 
 def chains_of(expr: Expr) -> list[tuple[Chain, Wanted]]:

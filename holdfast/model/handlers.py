@@ -8,7 +8,7 @@ Never: imports code (see cli and opening), stores callables anywhere durable.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -137,21 +137,24 @@ ALIASES: Final = {
 }
 """The names of built-in handlers in documents, and those that definitions store."""
 
-_handlers: dict[str, Callable[[], Handler]] = {}
+_handlers: dict[str, Handler | Callable[[], Handler]] = {}
+"""By name; a function until its first use."""
 _workflows: dict[str, Callable[[], RegisteredWorkflow]] = {}
 _strict: set[str] = set()
 
 
 def register(name: str, resolve: Callable[[], Handler]) -> None:
-    """Register a handler. `resolve` is called at first use (annotations may name things defined later) and must
-    answer from a cache after that. A second registration of a name replaces the first: a notebook cell is run again."""
+    """Register a handler. `resolve` is called at first use: annotations may name things defined later. A second
+    registration of a name replaces the first: a notebook cell is run again."""
     _handlers[name] = resolve
 
 
 def find(name: str) -> Handler | None:
     """The handler of this name, if its code is loaded in this process."""
-    resolve = _handlers.get(name)
-    return resolve() if resolve else None
+    found = _handlers.get(name)
+    if found is not None and not isinstance(found, Handler):
+        found = _handlers[name] = found()
+    return found
 
 
 def stored_name(name: str) -> str:
@@ -162,6 +165,21 @@ def stored_name(name: str) -> str:
 def names() -> list[str]:
     """The names of all handlers that are loaded in this process."""
     return sorted(_handlers)
+
+
+def missing(wanted: Iterable[str]) -> list[str]:
+    """Those of these handlers that are not loaded in this process."""
+    return [name for name in wanted if name not in _handlers]
+
+
+def sync_names() -> list[str]:
+    """The handlers whose bodies need a thread."""
+    return [name for name in names() if (handler := find(name)) is not None and handler.kind == "sync"]
+
+
+def fingerprints(wanted: Iterable[str]) -> dict[str, str]:
+    """Name to fingerprint of those of these handlers that are loaded in this process."""
+    return {name: handler.fingerprint for name in wanted if (handler := find(name)) is not None}
 
 
 def register_workflow(name: str, trace: Callable[[], RegisteredWorkflow], *, is_strict: bool = False) -> None:

@@ -217,7 +217,7 @@ class Dropped:
         """Drop what follows the maps and loops around an instance; with `only`, of those that are in it."""
         for (_, _, owner, key), (outer, outer_path, _, _) in zip(around[:0:-1], around[-2::-1], strict=True):
             assert owner is not None
-            owner_key = (owner.id, owner.path(outer_path))
+            owner_key = (owner.id, outer_path + owner.lane)
             if only is not None and owner_key not in only:
                 continue
             self._add(self.unended, owner_key, since)
@@ -228,7 +228,7 @@ class Dropped:
     def _drop_names(self, scope: ScopePlan, scope_path: str, names: set[str], since: int) -> None:
         for name in names:
             plan = scope.nodes[name]
-            path = plan.path(scope_path)
+            path = scope_path + plan.lane
             self._add(self._since, (name, path), since)
             if plan.body is not None:
                 self._add(self._inside, paths_inside(name, path), since)
@@ -312,14 +312,14 @@ def owners_of(plan: Plan, key: Instance) -> Iterable[Instance]:
     around = scopes_around(plan, key[1])
     for (_, _, owner, _), (_, outer_path, _, _) in zip(around[1:], around, strict=False):
         assert owner is not None
-        yield owner.id, owner.path(outer_path), key[2]
+        yield owner.id, outer_path + owner.lane, key[2]
 
 
 def instance_named(plan: Plan, path: str, name: str) -> tuple[str, str] | None:
     """The instance that a name means inside a path."""
     for scope, scope_path, _, _ in reversed(scopes_around(plan, path)):
         if name in scope.nodes:
-            return name, scope.nodes[name].path(scope_path)
+            return name, scope_path + scope.nodes[name].lane
     return None
 
 

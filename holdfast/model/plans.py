@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.model.captures import CHOOSING, Capture, by_captures, reading
+from holdfast.model.captures import Capture, by_captures, reading
 from holdfast.model.definition import Body, Definition, NodeDef, handlers_of
 from holdfast.model.events import StepUndo
-from holdfast.model.expressions import Expr, chain, chains_of, nodes_of, pointer, walk
+from holdfast.model.expressions import Expr, chain, chains_of, chooses, nodes_of, pointer, walk
 from holdfast.model.journal_format import definition_format
 from holdfast.model.journey_shape import ROUTES
 from holdfast.model.naming import segments, undo_of
@@ -58,13 +58,10 @@ class NodePlan(msgspec.Struct, gc=False):
 
     id: str = ""
     lane: str = ""
+    """The path of an instance is that of its scope, and then this; mostly empty."""
 
     def __post_init__(self) -> None:
         self.id, self.lane = self.definition.id, self.definition.lane
-
-    def path(self, scope_path: str) -> str:
-        """Where an instance of this node lives when its scope is at `scope_path`."""
-        return scope_path + self.lane if self.lane else scope_path
 
 
 class ScopePlan(msgspec.Struct, gc=False):
@@ -213,8 +210,8 @@ def _compile_scope(
             plan.stores_output = d.kind == "map" and _reads_carried(d.body.result, plan.body)
         if d.compensate:
             plan.undo = _undo_plan(d, scope)
-        data = _data_of(d)
-        plan.data_nodes = tuple(dict.fromkeys(n for e in data for n in nodes_of(e)))
+        data = data_of(d)
+        plan.data_nodes = tuple(nodes_of(*data))
         strict = [*nodes_of(d.when), *d.after]
         if d.body is not None:
             own = {n.id for n in d.body.nodes}
@@ -223,7 +220,7 @@ def _compile_scope(
         plan.settles_after = frozenset(strict)
         if d.kind == "call":
             plan.direct = _direct(d, scope)
-        plan.lazy = any(isinstance(e, list) and e and e[0] in CHOOSING for x in data for e in walk(x))
+        plan.lazy = any(map(chooses, data))
         plan.when, plan.until = by_captures(d.when), by_captures(d.until)
         for expr in _rule_expressions(d):
             _capture(expr, scope, captures, inputs, params)
@@ -306,7 +303,8 @@ def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
     return NodePlan(undo, scope, (), False, ())
 
 
-def _data_of(d: NodeDef) -> list[Expr]:
+def data_of(d: NodeDef) -> list[Expr]:
+    """The data that a node needs: its arguments, the list of a map, the start of a loop."""
     return [*d.args.values(), *([d.over] if d.kind == "map" else []), *([d.start] if d.kind == "loop" else [])]
 
 
@@ -331,11 +329,9 @@ def _sizes(over: Expr) -> list[Expr]:
 def _outer_references(body: Body) -> list[str]:
     """Nodes outside a body that it refers to: they must have settled before the scope opens."""
     own = {n.id for n in body.nodes}
-    found: list[str] = list(nodes_of(body.result))
+    found = nodes_of(body.result)
     for node in body.nodes:
-        for expr in (*_data_of(node), node.when, node.until):
-            found += nodes_of(expr)
-        found += node.after
+        found += [*nodes_of(*data_of(node), node.when, node.until), *node.after]
         if node.body is not None:
             found += _outer_references(node.body)
     return [n for n in dict.fromkeys(found) if n not in own]

@@ -64,7 +64,7 @@ def lookup(state: View, scope: OpenScope, node: str) -> NodeState | None:
     while here is not None:
         plan = here.plan.nodes.get(node)
         if plan is not None:
-            return state.nodes.get((node, plan.path(here.path)))
+            return state.nodes.get((node, here.path + plan.lane))
         here = here.parent
     return None
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.model import events as ev
 from holdfast.model.commands import Undoable
 from holdfast.model.definition import END
 from holdfast.model.fold import Counters, Fold
@@ -35,7 +34,7 @@ from holdfast.model.naming import (
 )
 from holdfast.model.plans import NodePlan, Plan, ScopePlan, step_undo_plan
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.model.timers import Elapsed, belongs_to, due, start_timer
+from holdfast.model.timers import START, Elapsed, belongs_to, due
 
 Key = tuple[str, str]
 """(node, path): an instance on its current visit."""
@@ -120,7 +119,7 @@ class NodeState(msgspec.Struct, gc=False):
     @property
     def start_timer(self) -> str:
         """The name of the timer that a late start waits for: a retry, or a node with a delay."""
-        return start_timer(self.node, self.path)
+        return f"{START}{self.node}@{self.path}"
 
 
 class WaitState(msgspec.Struct, gc=False):
@@ -236,24 +235,23 @@ class RunState(msgspec.Struct, gc=False):
             self.close(ns)
             ns = None
         if ns is None:
-            base = undone_by(node)
-            if base != node:  # a compensation may belong to an item that is closed; it does not open it again
+            if is_undo(node):  # it may belong to an item that is closed, and does not open it again
                 scope_plan = self.plan.scope_of(path)
-                if undoes_step(path):
-                    undo: NodePlan | None = step_undo_plan(node, scope_plan, self.step_undo(node, path, visit or 1))
-                else:
-                    undo = scope_plan.nodes[base].undo
-                assert undo is not None
-                return self.create_instance(undo, OpenScope(path, scope_plan, None), node, path, visit)
+                plan = self.undo_plan(scope_plan, node, path, visit or 1)
+                return self.create_instance(plan, OpenScope(path, scope_plan, None), node, path, visit)
             scope = self.scopes.get(path)
-            if scope is None or base not in scope.plan.nodes:
+            if scope is None or node not in scope.plan.nodes:
                 scope = self.scope_at(path)
-            ns = self.create_instance(scope.plan.nodes[base], scope, node, path, visit)
+            ns = self.create_instance(scope.plan.nodes[node], scope, node, path, visit)
         return ns
 
-    def step_undo(self, node: str, path: str, visit: int) -> ev.StepUndo | None:
-        """What the compensation of a step runs, if it has begun and not ended."""
-        return self.fold.undoing.get(instance_text(node, path, visit))
+    def undo_plan(self, scope: ScopePlan, node: str, path: str, visit: int) -> NodePlan:
+        """The plan of a compensation in a scope; of that of a step, as far as it has begun and not ended."""
+        if undoes_step(path):
+            return step_undo_plan(node, scope, self.fold.undoing.get(instance_text(node, path, visit)))
+        undo = scope.nodes[undone_by(node)].undo
+        assert undo is not None
+        return undo
 
     def create_instance(
         self, plan: NodePlan, scope: OpenScope, node: str, path: str, visit: int | None = None

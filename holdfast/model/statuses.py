@@ -10,8 +10,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from holdfast.model.errors import IllegalTransition
-
 
 class _Status(StrEnum):
     __hash__ = str.__hash__  # Enum's own is a Python function, and statuses are looked up several times an event
@@ -76,10 +74,3 @@ def accepts(status: str, message_kind: str) -> bool:
 def ended_text(status: str) -> str:
     """How a run ended, behind its name: `has completed`, `has failed`, `was cancelled`."""
     return "was cancelled" if status == RunStatus.CANCELLED else f"has {status}"
-
-
-def advance_run(now: RunStatus, to: RunStatus, run_id: str) -> RunStatus:
-    """The next status of a run, or `IllegalTransition`."""
-    if to not in RUN_TRANSITIONS[now]:
-        raise IllegalTransition(f"run {run_id}: {now} -> {to} is not a transition of the run machine")
-    return to

@@ -13,6 +13,8 @@ from typing import Final, Literal, NamedTuple
 
 RUN_TIMEOUT: Final = "run_timeout"
 """The timer of a run's own timeout."""
+START: Final = "retry:"
+"""How the name of a late start's timer begins."""
 
 
 class Elapsed(NamedTuple):
@@ -57,11 +59,6 @@ def belongs_to(name: str, wait_id: str) -> bool:
     return timer is not None and timer.wait_id == wait_id
 
 
-def start_timer(node: str, path: str) -> str:
-    """The name of the timer that a late start of an instance waits for: a retry, or a node with a delay."""
-    return f"retry:{node}@{path}"
-
-
 def is_start_timer(name: str) -> bool:
     """Whether this is the timer of a late start."""
-    return name.startswith("retry:")
+    return name.startswith(START)

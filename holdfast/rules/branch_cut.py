@@ -122,7 +122,7 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
         if skipped or _is_conditional(node, plan):  # it was named, so it runs, whatever its condition is
             opening.enter = node if len(scopes_around(plan, path)) == 1 else ""
         return opening
-    if node not in plan.root.nodes or path != plan.root.nodes[node].path("."):
+    if node not in plan.root.nodes or path != "." + plan.root.nodes[node].lane:
         raise Refusal("inside", f"{target} has not begun, and only nodes outside maps and loops can be jumped to")
     return _forward(node, edits, line, head, plan)
 
@@ -384,7 +384,7 @@ def find(text: str, head: RunState, plan: Plan) -> Instance:
     if found:
         return found[0]
     if node in plan.root.nodes:
-        return node, plan.root.nodes[node].path("."), 1
+        return node, "." + plan.root.nodes[node].lane, 1
     if is_undo(node):
         ran = ", ".join(ns.text for ns in head.changed if is_undo(ns.node)) or "none"
         raise Refusal("unknown_node", f"the compensation {node} has not run; compensations that have: {ran}")

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.model import events as ev
 from holdfast.model.lineage import Branch, scopes_around
 from holdfast.model.naming import instance_text, parse_instance
-from holdfast.model.plans import NodePlan
+from holdfast.model.plans import NodePlan, data_of
 from holdfast.model.references import ABSENT, availability, lookup
 from holdfast.model.state import NodeState, RunState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
@@ -185,7 +185,7 @@ def begin(
         if ns.plan.body is None and _runs_again(ns, opening, reopened):
             d.emit(ev.NodeScheduled(ns.attempt + 1), ns)
     for name in opening.skipped:
-        d.emit(ev.NodeSkipped("jump", opening.enter), base.instance(name, base.plan.root.nodes[name].path(".")))
+        d.emit(ev.NodeSkipped("jump", opening.enter), base.instance(name, "." + base.plan.root.nodes[name].lane))
     _end_phases(d, phases)
     if opening.enter and not d.state.plan.definition.start:
         _enter(d, opening.enter)
@@ -274,14 +274,14 @@ def _enter(d: Draft, node: str) -> None:
             f"{node} needs the output of {' and '.join(missing)}, which the jump skips: give it as edits, "
             f'{{"outputs": {{{shown}}}}}',
         )
-    nodes.enter_node(d, d.state.instance(node, plan.path(".")))
+    nodes.enter_node(d, d.state.instance(node, "." + plan.lane))
 
 
 def _missing(state: RunState, plan: NodePlan) -> list[str]:
     """The top-level nodes whose outputs a node needs, and that have none."""
     scope = state.scopes["."]
     if plan.lazy:  # its data chooses between nodes
-        found = [availability(state, scope, expr) for expr in nodes.data_of(plan)]
+        found = [availability(state, scope, expr) for expr in data_of(plan.definition)]
         return list(dict.fromkeys(cause or plan.id for what, cause in found if what is ABSENT))
     needed = [(name, lookup(state, scope, name)) for name in plan.data_nodes]
     return [name for name, ns in needed if ns is None or ns.status is not NodeStatus.COMPLETED]

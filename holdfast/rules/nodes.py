@@ -17,7 +17,7 @@ from holdfast.model.expressions import holds
 from holdfast.model.fold import Ticket
 from holdfast.model.limits import RETRY_IN_MEMORY_SECONDS, SECOND
 from holdfast.model.naming import instance_text, is_undo
-from holdfast.model.plans import NodePlan, condition_left
+from holdfast.model.plans import NodePlan, condition_left, data_of
 from holdfast.model.references import (
     ABSENT,
     PENDING,
@@ -41,7 +41,7 @@ _COMPLETED = NodeStatus.COMPLETED
 def try_schedule(d: Draft, scope: OpenScope, plan: NodePlan) -> None:
     """Schedule or skip a pending node if everything that it refers to has settled."""
     state = d.state
-    path = plan.path(scope.path)
+    path = scope.path + plan.lane
     if (plan.id, path) in state.nodes or state.fold.closing or state.fold.ticket is not None or state.fold.paused:
         return
     if plan.waits_for and not _decidable(d, scope, plan, path):
@@ -85,24 +85,18 @@ def _decidable(d: Draft, scope: OpenScope, plan: NodePlan, path: str) -> bool:
     # its data chooses between nodes: those that it does not need may still be missing
     if not missing.isdisjoint(plan.settles_after):
         return False
-    return all(availability(d.state, scope, e)[0] is not PENDING for e in data_of(plan))
-
-
-def data_of(plan: NodePlan) -> list[object]:
-    """The data that a node needs: its arguments, the list of a map, the start of a loop."""
-    d = plan.definition
-    return [*d.args.values(), *([d.over] if d.kind == "map" else []), *([d.start] if d.kind == "loop" else [])]
+    return all(availability(d.state, scope, e)[0] is not PENDING for e in data_of(plan.definition))
 
 
 def _is_settled(d: Draft, scope: OpenScope, node: str) -> bool:
-    ns = d.state.nodes.get((node, scope.plan.nodes[node].path(scope.path)))
+    ns = d.state.nodes.get((node, scope.path + scope.plan.nodes[node].lane))
     return ns is not None and ns.status in NODE_SETTLED
 
 
 def _absent(d: Draft, scope: OpenScope, plan: NodePlan) -> str | None:
     """The node whose absence skips this one."""
     if plan.lazy:
-        for expr in data_of(plan):
+        for expr in data_of(plan.definition):
             found, cause = availability(d.state, scope, expr)
             if found is ABSENT:
                 return cause or plan.id
@@ -219,7 +213,7 @@ def _located_directly(
     for param, node, keys, pointed in direct:
         seq = state.fold.input_seq
         if node is not None:
-            seq = state.nodes[node, scope.plan.nodes[node].path(scope.path)].output_seq
+            seq = state.nodes[node, scope.path + scope.plan.nodes[node].lane].output_seq
         args[param] = ["at", seq, *keys]
         inputs.append((param, seq, pointed))
     return args, tuple(inputs)
@@ -278,7 +272,7 @@ def _propagate_one(d: Draft, ns: NodeState) -> None:
     for name in ns.plan.dependents:
         plan = scope.plan.nodes[name]
         if len(plan.waits_for) > 1:
-            missing = d.state.missing.get((name, plan.path(scope.path)))
+            missing = d.state.missing.get((name, scope.path + plan.lane))
             if missing is not None:
                 missing.discard(ns.node)
         try_schedule(d, scope, plan)
@@ -348,10 +342,10 @@ def _enter_target(d: Draft, ticket: Ticket) -> None:
     again = root.plan.downstream(ticket.target)
     for plan in root.plan.nodes.values():
         if plan.id in root.unsettled and plan.id not in again:
-            skip(d, state.instance(plan.id, plan.path(".")), TICKET, ticket.node)
+            skip(d, state.instance(plan.id, "." + plan.lane), TICKET, ticket.node)
     propagate(d)
     d.emit(ev.TargetEntered(ticket.target))
-    ns = state.instance(target.id, target.path("."))
+    ns = state.instance(target.id, "." + target.lane)
     cause = _absent(d, ns.scope, target)
     if cause is None:
         enter_node(d, ns)

@@ -63,12 +63,8 @@ class Queries(VersionQueries):
         """Bind the time that has passed in this boot, where a statement uses it."""
 
     @abstractmethod
-    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        """Bind a list as one value."""
-
-    def _maybe(self, values: Sequence[int] | Sequence[str] | None) -> Any:
-        """Bind a list, or None, which limits nothing."""
-        return None if values is None else self._many(values)
+    def _many(self, values: Sequence[int] | Sequence[str] | None) -> Any:
+        """Bind a list as one value, or None, which limits nothing."""
 
     @abstractmethod
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
@@ -102,7 +98,7 @@ class Queries(VersionQueries):
         root_no: int | None = None,
     ) -> list[RunRow]:
         before = NUMBER_MAX if before_no is None else before_no
-        statuses = self._maybe(status)
+        statuses = self._many(status)
         if root_no is not None:
             rows = self._rows("runs_of_root", (before, limit, root_no, statuses, workflow))
         elif workflow is not None:
@@ -151,7 +147,7 @@ class Queries(VersionQueries):
         if after is not None:
             lasting = Elapsed(after.boot, after.elapsed)
             place = (due(after.due_at, lasting, now, elapsed), after.run_no, after.timer)
-        bindings = (now, limit, self._many(workflows), self._maybe(root_nos), *place, self._maybe(queues), FORMAT)
+        bindings = (now, limit, self._many(workflows), self._many(root_nos), *place, self._many(queues), FORMAT)
         rows = self._rows("due_timers", (*bindings, *self._elapsed(elapsed)))
         return list(map(TimerRow._make, rows))
 
@@ -272,7 +268,7 @@ class Queries(VersionQueries):
         root_nos: Sequence[int] | None = None,
         limit: int = 1_000,
     ) -> list[tuple[int, str, int]]:
-        wanted = (*self._pairs(versions), self._maybe(queues))
+        wanted = (*self._pairs(versions), self._many(queues))
         if root_nos is None:
             return self._rows("claimable", (*wanted, limit, FORMAT))
         return self._rows("claimable_of_roots", (*wanted, self._many(root_nos), limit, FORMAT))

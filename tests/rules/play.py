@@ -547,7 +547,7 @@ class Play:
         found = []
         for key in range(owner.counters.count or 0):
             scope = OpenScope(f"{path}{node}.{key}.", owner.plan.body, owner, key, set(), owner.scope)
-            inside = [view.nodes.get((name, plan.path(scope.path))) for name, plan in owner.plan.body.nodes.items()]
+            inside = [view.nodes.get((name, scope.path + plan.lane)) for name, plan in owner.plan.body.nodes.items()]
             failed = [ns for ns in inside if ns is not None and ns.status is NodeStatus.FAILED]
             located = ["at", failed[0].output_seq] if failed else references.locate(view, scope, scope.plan.result)
             found.append(self.value(located))

@@ -267,7 +267,7 @@ class _Code(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan) -> _Code:
-        found = {name: handler.fingerprint for name in plan.handlers if (handler := handlers.find(name)) is not None}
+        found = handlers.fingerprints(plan.handlers)
         return cls(found, code_hash(found))
 
 

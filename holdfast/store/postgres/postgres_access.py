@@ -161,8 +161,8 @@ class PostgresAccess(Queries):
     def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
         return ()
 
-    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        return list(values)
+    def _many(self, values: Sequence[int] | Sequence[str] | None) -> Any:
+        return None if values is None else list(values)
 
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
         return [first for first, _ in values], [second for _, second in values]

@@ -18,7 +18,7 @@ from holdfast.model.lineage import ROOT_BRANCH, is_in
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.views import command_line
 from holdfast.store.contract import Store
-from holdfast.store.records.journal import Plans, event_at
+from holdfast.store.records.journal import Plans, event_at, event_of
 from holdfast.store.records.state_rows import state_from_rows
 from holdfast.store.records.stored_values import Values
 from holdfast.store.row_types import EventRow, RunRow
@@ -100,10 +100,11 @@ def of_current_branch(row: RunRow, events: list[EventRow]) -> list[EventRow]:
 
 def terminal_event(store: Store, row: RunRow) -> Any:
     """The event that ended a run: its last one except for the request that led to it."""
-    found = store.events(row.run_no, max(0, row.last_seq - 4), types=("RunCompleted", "RunFailed", "RunCancelled"))
-    if not found:
+    found = store.event_data(row.run_no, list(range(max(1, row.last_seq - 3), row.last_seq + 1)))
+    ends = [seq for seq, held in found.items() if held.type in ("RunCompleted", "RunFailed", "RunCancelled")]
+    if not ends:
         raise CorruptJournal(f"run {row.run_id} has {row.status}, but its journal does not say how")
-    return event_at(store, row, found[-1].seq)
+    return event_of(found[max(ends)])
 
 
 def result_of(store: Store, row: RunRow, completed: ev.RunCompleted) -> bytes:

@@ -17,8 +17,8 @@ from holdfast.model.errors import CorruptJournal
 from holdfast.model.evolve import wait_about
 from holdfast.model.fold import Counters, Fold
 from holdfast.model.journal_format import RAISES, encode, format_of, moment, new_hash
-from holdfast.model.naming import ROOT, depth, is_undo, undoes_step, undone_by
-from holdfast.model.plans import Plan, step_undo_plan
+from holdfast.model.naming import ROOT, is_undo
+from holdfast.model.plans import Plan
 from holdfast.model.state import NodeState, OpenScope, RunState, WaitState
 from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
 from holdfast.model.timers import Elapsed
@@ -221,20 +221,13 @@ def node_from_row(state: RunState, row: NodeRow) -> NodeState:
         _, node, path, visit, status_name, attempt, failures, output_seq, memory_seq, not_before, captured, counted, _,
         started_at, finished_at,
     ) = row  # fmt: skip
-    base = undone_by(node)
-    scope_plan = state.plan.scope_of(path)
-    if base == node:
-        plan = scope_plan.nodes[base]
-    elif undoes_step(path):
-        plan = step_undo_plan(node, scope_plan, state.step_undo(node, path, visit))
-    else:
-        undo = scope_plan.nodes[base].undo
-        assert undo is not None
-        plan = undo
-    scope_path = path[: len(path) - len(plan.lane)] if plan.lane else path
-    if plan.definition.unit:
-        scope_path = ROOT
-    scope = state.scopes.get(scope_path) or OpenScope(scope_path, scope_plan, None)
+    scope = state.scopes.get(path)
+    plan = None if scope is None else scope.plan.nodes.get(node)
+    if scope is None or plan is None:  # a compensation, a unit of a journey, in a lane, or in a scope that is closed
+        scope_plan = state.plan.scope_of(path)
+        plan = scope_plan.nodes.get(node) or state.undo_plan(scope_plan, node, path, visit)
+        scope_path = ROOT if plan.definition.unit else path[: len(path) - len(plan.lane)]
+        scope = state.scopes.get(scope_path) or OpenScope(scope_path, scope_plan, None)
     status = _NODE_STATUSES[status_name]
     counters = _counters(counted) if counted else None
     return NodeState(
@@ -279,7 +272,7 @@ def state_from_rows(
     state.format = row.format
     state.open_root()
     if len(nodes) > 1:  # outer scopes first, so that the ones inside find their maps and loops
-        nodes = sorted(nodes, key=lambda n: depth(n.path))
+        nodes = sorted(nodes, key=lambda n: n.path.count("."))
     for node in nodes:
         if node.path not in state.scopes and not is_undo(node.node):
             state.scope_at(node.path)

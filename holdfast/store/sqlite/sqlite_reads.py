@@ -68,8 +68,8 @@ class SqliteReads(Queries):
     def _elapsed(self, elapsed: Elapsed | None) -> tuple[Any, ...]:
         return elapsed or ("", 0)
 
-    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
-        return as_json(values)
+    def _many(self, values: Sequence[int] | Sequence[str] | None) -> Any:
+        return None if values is None else as_json(values)
 
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
         return (as_json(values),)

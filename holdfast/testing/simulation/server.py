@@ -123,9 +123,9 @@ class ServerStore(PostgresStore, WorldDatabase):
         with allow_real_waiting():
             return super()._at_once(name, bindings)
 
-    def _many(self, values: Sequence[int] | Sequence[str]) -> Any:
+    def _many(self, values: Sequence[int] | Sequence[str] | None) -> Any:
         """A tuple can be a key, as a list cannot."""
-        return tuple(values)
+        return None if values is None else tuple(values)
 
     def _pairs(self, values: Sequence[tuple[int | str, int]]) -> tuple[Any, ...]:
         return tuple(first for first, _ in values), tuple(second for _, second in values)
