@@ -44,6 +44,7 @@ from holdfast.model.errors import (
     RunExists,
     RunFailed,
     RunSuspended,
+    SecretUnavailable,
     StepMismatch,
     StoreError,
     Suspended,
@@ -54,12 +55,14 @@ from holdfast.model.errors import (
 )
 from holdfast.model.events import Failed
 from holdfast.model.policies import Retry
+from holdfast.model.secret_names import secret
 from holdfast.model.texts import Escalate
 from holdfast.model.views import Wait
 from holdfast.opening import open_engine as open
 from holdfast.opening import run
 from holdfast.worker.bare_context import context as _bare_context
 from holdfast.worker.context import Context
+from holdfast.worker.permissions import Permissions, SecretRule
 from holdfast.worker.racing import Won
 from holdfast.worker.sync_context import SyncContext
 
@@ -84,6 +87,7 @@ __all__ = [
     "NotYetApplied",
     "OutcomeUnknown",
     "Pended",
+    "Permissions",
     "Refused",
     "Retry",
     "Run",
@@ -91,6 +95,8 @@ __all__ = [
     "RunExists",
     "RunFailed",
     "RunSuspended",
+    "SecretRule",
+    "SecretUnavailable",
     "StepMismatch",
     "StoreError",
     "Suspended",
@@ -122,6 +128,7 @@ __all__ = [
     "route",
     "routes",
     "run",
+    "secret",
     "size",
     "skipped",
     "sleep",

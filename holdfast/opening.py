@@ -25,6 +25,9 @@ from holdfast.store.urls import outlives_process, store_at
 from holdfast.worker import trust
 from holdfast.worker.executor import LocalExecutor
 from holdfast.worker.loading import refuse_while_importing
+from holdfast.worker.permissions import Permissions
+from holdfast.worker.permissions import from_environment as permissions_from
+from holdfast.worker.secret_values import OperatorSecrets, Source
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflows import Workflow
@@ -56,6 +59,8 @@ async def open_engine(
     processes: int | None = None,
     max_recoveries: int | None = None,
     allow_network_filesystem: bool = False,
+    secrets: Source | None = None,
+    permissions: Permissions | None = None,
 ) -> AsyncIterator[Engine]:
     """Open a store and drive runs on it until the block is left.
 
@@ -68,7 +73,10 @@ async def open_engine(
     database that several engines share it takes runs of these `queues` only (None: of all), and has at most
     `concurrency` of them at work at once. Leaving the block lets bodies end for `drain_seconds` (else `grace_seconds`,
     which they also have after a cancel or a timeout), then leaves them; no attempt is lost. A SQLite file on a network
-    file system is refused, unless `allow_network_filesystem` says that no other process opens it.
+    file system is refused, unless `allow_network_filesystem` says that no other process opens it. `secrets` gives the
+    values of `hf.secret(name)`: a mapping, or a function (async or not) that returns text or None; then
+    `HOLDFAST_SECRETS_DIR` and `HOLDFAST_SECRET_<NAME>` are read. `permissions` is what built-in handlers may reach
+    (default: from `HOLDFAST_*` variables).
     """
     refuse_while_importing("hf.open")
     chosen = url or default_url()
@@ -83,8 +91,13 @@ async def open_engine(
         max_recoveries=max_recoveries,
         concurrency=concurrency,
     )
+    allowed = permissions_from(os.environ) if permissions is None else permissions
     executor = LocalExecutor(
-        threads=settings.threads, processes=settings.processes, grace_seconds=settings.grace_seconds
+        threads=settings.threads,
+        processes=settings.processes,
+        grace_seconds=settings.grace_seconds,
+        secrets=OperatorSecrets(secrets, os.environ.get("HOLDFAST_SECRETS_DIR"), allowed),
+        permissions=allowed,
     )
     engine = Engine(
         store_at(chosen, allow_network=allow_network_filesystem),

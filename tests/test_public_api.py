@@ -26,6 +26,7 @@ EXPORTED = [
     "NotYetApplied",
     "OutcomeUnknown",
     "Pended",
+    "Permissions",
     "Refused",
     "Retry",
     "Run",
@@ -33,6 +34,8 @@ EXPORTED = [
     "RunExists",
     "RunFailed",
     "RunSuspended",
+    "SecretRule",
+    "SecretUnavailable",
     "StepMismatch",
     "StoreError",
     "Suspended",
@@ -64,6 +67,7 @@ EXPORTED = [
     "route",
     "routes",
     "run",
+    "secret",
     "size",
     "skipped",
     "sleep",
@@ -94,7 +98,7 @@ FUNCTIONS = {
     ),
     "open": (
         "url recover drive queues concurrency lease_seconds grace_seconds drain_seconds idle_seconds threads processes "
-        "max_recoveries allow_network_filesystem"
+        "max_recoveries allow_network_filesystem secrets permissions"
     ),
     "pend": "basket rerun error output ticket",
     "phase": "name after",
@@ -202,6 +206,7 @@ ERROR_CODES = {
     "RunSuspended": "run_suspended",
     "StoreError": "store_error",
     "TraceError": "trace_error",
+    "SecretUnavailable": "secret_unavailable",
     "UnknownRun": "unknown_run",
     "UsageError": "usage",
 }

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.authoring import functions, tracing
 from holdfast.authoring.functions import Signature
-from holdfast.authoring.refs import expression, refs_in, trace_error
+from holdfast.authoring.refs import Ref, expression, refs_in, trace_error
 from holdfast.authoring.tracing import Placed
 from holdfast.model import handlers
 from holdfast.model.current import BodyContext, bare_context, current_body, receiving
@@ -29,6 +29,7 @@ from holdfast.model.handlers import ALIASES, Handler, Parameter, compensation_pr
 from holdfast.model.policies import Retry, delay_seconds, seconds
 from holdfast.model.problems import PRIORITIES, Problem, priority_problem
 from holdfast.model.schemas import schema_of
+from holdfast.model.secret_names import Secret, escaped, without_secrets
 from holdfast.model.values import decoder, encode
 
 P = ParamSpec("P")
@@ -72,8 +73,9 @@ class Node(Placed, Generic[P, R]):
         trace = tracing.current()
         if trace is not None:
             node_id = trace.new_id(self.base_id, self.explicit_id)
-            arguments = bound_expressions(trace, self.signature, self.base_id, args, kwargs)
-            options = self.definition_fields(arguments)
+            given, named, secrets = _without_secrets(trace, self.signature, args, kwargs)
+            arguments = bound_expressions(trace, self.signature, self.base_id, given, named)
+            options = self.definition_fields(arguments) | {"secrets": secrets}
             added: R = trace.add(
                 self.signature.returns, self.after_refs, id=node_id, uses=self.name, args=arguments, **options
             )
@@ -210,6 +212,24 @@ def bound_expressions(
             except TraceError:
                 continue  # a default that only Python can hold (a sentinel): the function applies it itself
     return found
+
+
+def _without_secrets(
+    trace: tracing.Trace, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]:
+    """A call's arguments with null in the places of secrets, and these places with the names of the secrets."""
+    found: dict[str, str] = {}
+    names = [p.name for p in signature.params if not p.variadic and not p.keyword_only]
+    places = [*names[: len(args)], *(f"*/{i}" for i in range(len(args) - len(names)))]
+
+    def instead(_: Secret) -> Ref:
+        return Ref(None, Any, trace.frame)
+
+    given = tuple(
+        without_secrets(value, f"/{place}", found, instead) for value, place in zip(args, places, strict=True)
+    )
+    named = {k: without_secrets(v, f"/{escaped(k)}", found, instead) for k, v in kwargs.items()}
+    return given, named, found
 
 
 def argument(trace: tracing.Trace, value: Any, annotation: Any, what: str) -> Expr:

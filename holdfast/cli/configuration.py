@@ -58,6 +58,12 @@ def engine_numbers(**flags: float | None) -> None:
             os.environ[f"HOLDFAST_{name.upper()}"] = str(number)
 
 
+def secrets_directory(flag: str | None) -> None:
+    """Publish the directory of secrets to the engines of this process and of the processes it starts."""
+    if flag is not None:
+        os.environ["HOLDFAST_SECRETS_DIR"] = os.path.abspath(flag)
+
+
 def engine_defaults(**numbers: float) -> None:
     """Set what engines of this process use unless a flag, a variable or the file sets it."""
     for name, number in numbers.items():

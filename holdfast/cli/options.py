@@ -61,6 +61,11 @@ GraceSeconds = Annotated[
     typer.Option("--grace-seconds", help="How long bodies may keep running after Ctrl-C before they are stopped (10)."),
 ]
 
+SecretsDir = Annotated[
+    str | None,
+    typer.Option("--secrets-dir", metavar="DIR", help="A directory with one file for each secret, by its name."),
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Driving:
@@ -71,10 +76,12 @@ class Driving:
     json: Json = False
     lease_seconds: LeaseSeconds = None
     grace_seconds: GraceSeconds = None
+    secrets_dir: SecretsDir = None
 
     def url(self) -> str:
-        """The database; publishes the numbers to the engines of this process."""
+        """The database; publishes the numbers and the directory of secrets to the engines of this process."""
         configuration.engine_numbers(lease_seconds=self.lease_seconds, grace_seconds=self.grace_seconds)
+        configuration.secrets_directory(self.secrets_dir)
         return configuration.database_url(self.db)
 
 

@@ -72,6 +72,9 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     idempotent: bool = False
     """The author declares that repeating the body is harmless."""
+    secrets: dict[str, str] = {}
+    """Where secrets stand in the arguments (a JSON pointer whose first key is the parameter) to their names. In `args`
+    null stands there."""
     returns: Any = None
     """JSON Schema of the output, if the handler declares its type."""
 

@@ -122,6 +122,16 @@ class MissingCode(HoldfastError):
     code = "missing_code"
 
 
+class SecretUnavailable(HoldfastError):
+    """A secret that the body needs is not provided here, or its workflow may not use it.
+
+    The operator provides secrets where runs are driven: `HOLDFAST_SECRET_<NAME>`, a file in `HOLDFAST_SECRETS_DIR`, or
+    `hf.open(secrets=...)`. Provide it, then `holdfast retry RUN`.
+    """
+
+    code = "secret_unavailable"
+
+
 class UsageError(HoldfastError):
     """The call does not make sense here.
 

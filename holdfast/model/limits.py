@@ -6,6 +6,15 @@ Owns: the defaults. Settings override the ones that users may differ about. And 
 SECOND = 1_000_000
 """Instants and durations are microseconds."""
 
+SECRET_LENGTH_MIN = 4
+"""Characters of a secret: a shorter value would be found in every text, and hiding it would make texts unreadable."""
+
+SECRET_BYTES_MAX = 65_536
+"""Bytes of a secret: a key or a certificate, no more."""
+
+SECRET_PREFIX_HIDDEN = 8
+"""Texts are cut, perhaps in the middle of a secret: so many of its first characters are hidden wherever they stand."""
+
 INLINE_LIMIT_BYTES = 1_000_000
 """A value up to this size lives in its event; reading a journal page must stay quick."""
 

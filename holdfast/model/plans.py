@@ -20,6 +20,7 @@ from holdfast.model.expressions import Expr, chain, chains_of, chooses, nodes_of
 from holdfast.model.journal_format import definition_format
 from holdfast.model.journey_shape import ROUTES
 from holdfast.model.naming import segments, undo_of
+from holdfast.model.secret_names import split
 
 _VAR = "$"
 """Marks variables among the inputs while captures are collected; no name begins with it."""
@@ -298,6 +299,7 @@ def _undo_plan(d: NodeDef, scope: ScopePlan) -> NodePlan:
         on_crash=d.compensate_on_crash,
         concurrency=d.compensate_concurrency,
         idempotent=d.compensate_idempotent,
+        secrets={place: name for place, name in d.secrets.items() if split(place)[0] in d.compensate_inputs},
         lane=d.lane,
     )
     return NodePlan(undo, scope, (), False, ())

@@ -82,6 +82,7 @@ HOPELESS = frozenset(
         "InvalidInput",
         "NotSerialisable",
         "OutcomeUnknown",
+        "SecretUnavailable",
         "UsageError",
         "ValueTooLarge",
     )

@@ -13,6 +13,7 @@ from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.expressions import AFFIXES, COMPARISONS, Expr, chain
 from holdfast.model.handlers import Handler, first_parameter, inputs_taken
 from holdfast.model.schemas import schema_of
+from holdfast.model.secret_names import escaped
 
 Types = frozenset[str]
 """JSON types a value may have; empty: anything."""
@@ -37,6 +38,8 @@ def mismatches(definition: Definition, find: Callable[[str], Handler | None]) ->
             expected = wanted[node.uses]
             for name, expr in node.args.items():
                 want = expected.get(name, ANYTHING)
+                if f"/{escaped(name)}" in node.secrets:
+                    continue
                 got = _types_of(expr, visible, inputs, definition.variables) if want else ANYTHING
                 if want and got and not _fits(got, want):
                     yield prefix + node.id, f"args.{name}", f"takes {_words(want)}, and gets {_words(got)}"

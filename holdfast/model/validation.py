@@ -30,6 +30,7 @@ from holdfast.model.problems import (
     policy_problems,
     repeated,
 )
+from holdfast.model.secret_names import GOOD_SECRET_NAME, split
 from holdfast.model.typecheck import compensation_mismatch, mismatches
 
 SCOPE_DEPTH_MAX: Final = 50
@@ -264,6 +265,7 @@ class _Checker:
             if name and not name.startswith("holdfast.") and not self._handler_exists(name):
                 self.add("unknown_handler", where, field, f"there is no handler {name!r}", "is its module imported?")
         self.compensation(node, where)
+        self.secrets(node, where)
         if node.body is not None or node.over is not None or node.start is not None or node.until is not None:
             self.add("bad_node", where, "kind", "a call has no body, over, start or until", "is it a map or a loop?")
 
@@ -291,6 +293,15 @@ class _Checker:
             return
         wrong, hint = problem
         self.add("bad_compensation", where, "compensate", f"{node.compensate!r} cannot be called: {wrong}", hint)
+
+    def secrets(self, node: NodeDef, where: str) -> None:
+        for place, name in node.secrets.items():
+            if not place.startswith("/") or split(place)[0] not in node.args:
+                hint = "its first key is a parameter: /headers/Authorization"
+                self.add("bad_secret", where, "secrets", f"{place!r} is not a place in the arguments", hint)
+            if not GOOD_SECRET_NAME.fullmatch(name):
+                hint = "use letters, digits and underscores"
+                self.add("bad_secret", where, "secrets", f"{name!r} is not the name of a secret", hint)
 
     def _handler_exists(self, name: str) -> bool:
         if self.known is not None:

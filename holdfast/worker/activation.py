@@ -205,6 +205,8 @@ class Activation(LiveBody):
     async def commit(self, command: Any, if_given_up: Callable[[Any], None] | None = None) -> Any:
         """Submit a command to the run and wait until it is durable. `if_given_up` is called with the answer when the
         calling task was cancelled meanwhile."""
+        if self.hidden is not None:
+            self.hidden.refuse(f"what {self.attempt.node} records", command)
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def done(answer: Any, error: BaseException | None) -> None:

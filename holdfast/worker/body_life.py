@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, Literal
 
 from holdfast.engine.ports import Attempt
 from holdfast.model.captures import captured, check_size
 from holdfast.model.errors import HoldfastError, IllegalTransition, StepMismatch, Suspended
+from holdfast.model.events import ErrorInfo
+from holdfast.worker.failures import describe
+from holdfast.worker.permissions import Permissions
 from holdfast.worker.replay import Replay
+from holdfast.worker.secret_values import Hidden, SecretValues
 from holdfast.worker.threads import ThreadJob
 from holdfast.worker.time_limits import BodyClock, StepClock
 from holdfast.worker.tries import NO_STEPS, BodySteps
@@ -108,6 +113,10 @@ class LiveBody(ABC):
     """Tasks, other than the body's own, that have made or awaited a call on ctx and have not ended."""
     pending_commits: set[asyncio.Future[Any]] = EMPTY_SET
     vars: dict[str, bytes] = EMPTY
+    secrets: SecretValues
+    permissions = Permissions()
+    hidden: Hidden | None = None
+    """The values of secrets that the body got; None: none."""
 
     def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
         self.attempt = attempt
@@ -121,6 +130,24 @@ class LiveBody(ABC):
     @abstractmethod
     def exited(self, left: bool) -> None:
         """This execution is over. `left`: without an end."""
+
+    # --- secrets ---------------------------------------------------------------------------------------------
+
+    async def secret_values(self, names: Iterable[str]) -> dict[str, str]:
+        """The values of secrets for this body, by name; from now on they are hidden in what it says."""
+        hidden = self.hidden or Hidden()
+        found: dict[str, str] = {}
+        for name in names:
+            if name not in found:
+                found[name] = await self.secrets.value(name, self.attempt.plan.definition.name)
+                hidden.add(name, found[name])
+        self.hidden = hidden
+        return found
+
+    def described(self, error: BaseException) -> ErrorInfo:
+        """An exception as the journal has it, without values of secrets."""
+        info = describe(error)
+        return info if self.hidden is None else self.hidden.error(info)
 
     # --- states ----------------------------------------------------------------------------------------------
 

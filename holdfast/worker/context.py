@@ -43,6 +43,7 @@ from holdfast.worker.asking import Asking, Deadline, Expected, Question, instant
 from holdfast.worker.racing import Won
 from holdfast.worker.recorded_calls import Call
 from holdfast.worker.recording import RecordingContext
+from holdfast.worker.secret_values import has_secrets, with_names
 from holdfast.worker.steps import StepRunner, unfolded
 
 R = TypeVar("R")
@@ -77,7 +78,8 @@ class Context(RecordingContext):
         if type(fn) is functools.partial:
             fn, args, kwargs = unfolded(fn, args, kwargs)
         runner = self._runner(fn)
-        call = self._made("step", runner.name, (args, kwargs))
+        shown = with_names(args, kwargs) if has_secrets(args, kwargs) else (args, kwargs)
+        call = self._made("step", runner.name, shown)
         return self._activation.made(call, runner.run(self, call, args, kwargs))
 
     def map(

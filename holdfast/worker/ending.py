@@ -23,7 +23,6 @@ from holdfast.model.errors import BodyEnded, HoldfastError, OutcomeUnknown, Pend
 from holdfast.model.events import ErrorInfo
 from holdfast.model.values import encode
 from holdfast.worker.body_life import BodyLife, LeaveReason, LiveBody
-from holdfast.worker.failures import describe
 from holdfast.worker.tries import StepThread, Try
 
 log = logging.getLogger("holdfast.node")
@@ -65,7 +64,7 @@ def _record_late(body: LiveBody, thread: StepThread) -> None:
         if thread.error is None:
             _record(body, thread.tried.completed(thread.value))
         elif isinstance(thread.error, Exception):
-            _record(body, thread.tried.failed(thread.error, body.port.now()))
+            _record(body, thread.tried.failed(body.described(thread.error), body.port.now()))
 
 
 def _record_given_up(body: LiveBody, tried: Try) -> None:
@@ -78,11 +77,13 @@ def _record_given_up(body: LiveBody, tried: Try) -> None:
     )
     log.warning("run %s: %s", body.port.run_id, what)
     if tried.repeats and not tried.undo:
-        _record(body, tried.failed(OutcomeUnknown(what), body.port.now()))
+        _record(body, tried.failed(body.described(OutcomeUnknown(what)), body.port.now()))
 
 
 def _record(body: LiveBody, event: Any) -> None:
     a = body.attempt
+    if body.hidden is not None:
+        body.hidden.refuse(f"what {a.node} records", event)
     body.port.submit(cmd.RecordStep(a.node, a.path, a.attempt, event, (), visit=a.visit))
 
 
@@ -108,6 +109,8 @@ def completed_bytes(body: LiveBody, data: bytes, ended: BodyEnded | None = None)
         crash_points.hit("body.after")
     a, variables = body.attempt, body.vars
     try:
+        if body.hidden is not None:
+            body.hidden.refuse(f"the output of {a.node}, or a variable that it set,", (data, variables))
         kept = captured(data, a.captures, f"the output of {a.node}") if a.captures else {}
         kept_vars = body.captured_vars() if variables else {}
     except HoldfastError as e:
@@ -119,7 +122,7 @@ def completed_bytes(body: LiveBody, data: bytes, ended: BodyEnded | None = None)
         body.report(
             cmd.PendNode(
                 a.node, a.path, a.attempt, ended.basket, data, kept, variables, kept_vars, ended.rerun,
-                _pend_error(ended.error), ended.target, ended.ticket, visit=a.visit,
+                _pend_error(body, ended.error), ended.target, ended.ticket, visit=a.visit,
             )
         )  # fmt: skip
     else:
@@ -142,14 +145,14 @@ def failed(body: LiveBody, error: BaseException) -> None:
         interrupted(body)  # what it raised is how it stopped; why it had to is what counts
     else:
         a = body.attempt
-        body.report(cmd.FailNode(a.node, a.path, a.attempt, describe(error), visit=a.visit))
+        body.report(cmd.FailNode(a.node, a.path, a.attempt, body.described(error), visit=a.visit))
 
 
 def interrupted(body: LiveBody) -> None:
     """The body's task was cancelled: by the engine, for a reason, or by itself."""
     a, reason = body.attempt, body.stop_reason
     if isinstance(reason, HoldfastError):
-        body.report(cmd.FailNode(a.node, a.path, a.attempt, describe(reason), visit=a.visit))
+        body.report(cmd.FailNode(a.node, a.path, a.attempt, body.described(reason), visit=a.visit))
     elif reason is not None:
         body.report(cmd.DropNode(a.node, a.path, a.attempt, visit=a.visit))
     elif body.life is BodyLife.LEAVING:
@@ -189,7 +192,9 @@ def _end_in(error: BaseException) -> BodyEnded | None:
     return error if isinstance(error, BodyEnded) else None
 
 
-def _pend_error(error: str | BaseException | None) -> ErrorInfo | None:
+def _pend_error(body: LiveBody, error: str | BaseException | None) -> ErrorInfo | None:
     if error is None:
         return None
-    return describe(error) if isinstance(error, BaseException) else ErrorInfo("pended", error)
+    if isinstance(error, BaseException):
+        return body.described(error)
+    return ErrorInfo("pended", error if body.hidden is None else body.hidden.text(error))

@@ -18,7 +18,9 @@ from holdfast.worker import call_scopes, ending, rehearsing
 from holdfast.worker.activation import Activation
 from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.isolated import IsolatedActivation
+from holdfast.worker.permissions import Permissions
 from holdfast.worker.pipeline import BodyPipeline
+from holdfast.worker.secret_values import OperatorSecrets, SecretValues
 
 Key = tuple[str, str]
 """(node, path)"""
@@ -30,9 +32,16 @@ class LocalExecutor(BodyPipeline):
     """Runs bodies for an engine in the same process."""
 
     def __init__(
-        self, *, threads: int = SYNC_THREADS, processes: int | None = None, grace_seconds: float = 10.0
+        self,
+        *,
+        threads: int = SYNC_THREADS,
+        processes: int | None = None,
+        grace_seconds: float = 10.0,
+        secrets: SecretValues | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
-        super().__init__(threads, processes, grace_seconds)
+        super().__init__(threads, processes, grace_seconds, permissions or Permissions())
+        self._secrets = secrets or OperatorSecrets(permissions=permissions)
         self._live: dict[int, dict[Key, Activation]] = {}
         """The live bodies of each run; an empty dict stays until the run is unwound: its next body starts soon."""
         self._leaving: set[asyncio.Task[Any]] = set()
@@ -78,6 +87,7 @@ class LocalExecutor(BodyPipeline):
     def _start_isolated(self, attempt: Attempt) -> None:
         activation = IsolatedActivation(attempt, self._exited, self._loop)
         activation.grace_seconds = self._grace_seconds
+        activation.secrets = self._secrets
         if self._stopped:
             activation.leave(LeaveReason.STOP)
             ending.not_begun(activation)
@@ -88,6 +98,7 @@ class LocalExecutor(BodyPipeline):
     def _activation(self, attempt: Attempt) -> Activation:
         activation = Activation(attempt, self._exited, self._loop)
         activation.grace_seconds = self._grace_seconds
+        activation.secrets, activation.permissions = self._secrets, self._permissions
         if attempt.handler.takes_ctx:
             steps = activation.steps
             steps.start_thread, steps.given_up = self._start_step, self._given_up

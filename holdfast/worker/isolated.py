@@ -133,6 +133,8 @@ class IsolatedActivation(Activation):
                 return list(await port.memory(a.node, a.path, a.memory_seq, ()))
             case wire.OrderSignal():
                 return await port.order_signal(question.run_id, question.name, question.payload, question.signal_id)
+            case wire.SecretWanted():
+                return await self.secrets.value(question.name, a.plan.definition.name)
             case wire.OrderChild():
                 inputs = _inputs(question.workflow, question.inputs)
                 return await port.order_child(question.workflow, inputs, question.run_id, question.detached)

@@ -207,7 +207,7 @@ class _Body:
     def __init__(self, pipe: _Pipe, order: wire.RunBody) -> None:
         self.loop = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self.loop.create_future()
-        self.executor = _Executor(grace_seconds=order.grace_seconds)
+        self.executor = _Executor(grace_seconds=order.grace_seconds, secrets=self, permissions=order.permissions)
         self.executor.open(self.loop, lambda lost: None)  # they end with the process
         self.run_id, self.run_no = order.run_id, order.run_no
         self.store_id, self.key_epoch = order.store_id, order.key_epoch
@@ -342,6 +342,10 @@ class _Body:
     async def order_signal(self, run_id: str, name: str, payload: bytes, signal_id: str) -> str:
         reply = await self._ask(wire.OrderSignal(run_id, name, payload, signal_id))
         return msgspec.json.decode(reply, type=str)
+
+    async def value(self, name: str, workflow: str) -> str:
+        """The value of a secret (SecretValues)."""
+        return msgspec.json.decode(await self._ask(wire.SecretWanted(name)), type=str)
 
     def step_place(
         self, handler: str, concurrency: int, priority: int, inside: Sequence[str], granted: Granted

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.engine.ports import Attempt
 from holdfast.model.current import current_body, here
 from holdfast.model.errors import BodyDied, BodyEnded, HoldfastError, Suspended
 from holdfast.model.handlers import Handler
+from holdfast.model.secret_names import put_in
 from holdfast.worker import call_scopes, ending, wire
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
@@ -26,6 +28,7 @@ from holdfast.worker.body_life import BodyLife
 from holdfast.worker.context import Context
 from holdfast.worker.isolated import CannotBeIsolated, IsolatedActivation
 from holdfast.worker.isolated_processes import IsolatedBodies
+from holdfast.worker.permissions import Permissions
 from holdfast.worker.plain_context import InlineContext
 from holdfast.worker.processes import ProcessBodies
 from holdfast.worker.sync_context import SyncContext
@@ -39,7 +42,8 @@ class BodyPipeline:
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, threads: int, processes: int | None, grace_seconds: float) -> None:
+    def __init__(self, threads: int, processes: int | None, grace_seconds: float, permissions: Permissions) -> None:
+        self._permissions = permissions
         self._binders: dict[str, Binder] = {}
         self._context = copy_context()
         self._context.run(call_scopes.current_scope.set, None)  # it may be opened in a body of another engine
@@ -81,10 +85,18 @@ class BodyPipeline:
             await attempt.port.flushed()
             rows = await attempt.port.memory(attempt.node, attempt.path, attempt.memory_seq, args.values())
             activation.replay = activation.read_replay(rows)
-        if binder.is_quick(args):
+        if _is_quick(attempt):
             return binder.bind(args, attempt.port.load)
-        data = {name: await attempt.port.load_slowly(located) for name, located in args.items()}
-        return binder.bind(data, lambda ready: ready)
+        return binder.bind(await self._arguments(activation), lambda ready: ready)
+
+    async def _arguments(self, activation: Activation) -> dict[str, bytes]:
+        """The encoded arguments of a body, with the values of secrets in their places. Reads beside the loop."""
+        attempt = activation.attempt
+        data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+        if not attempt.definition.secrets:
+            return data
+        values = await activation.secret_values(attempt.definition.secrets.values())
+        return put_in(data, attempt.definition.secrets, values)
 
     async def _run_async(self, activation: Activation) -> None:
         attempt = activation.attempt
@@ -93,7 +105,7 @@ class BodyPipeline:
         here.set(activation.current)
         try:
             binder = self._binder(handler)
-            if attempt.has_memory or not binder.is_quick(attempt.args):
+            if attempt.has_memory or not _is_quick(attempt):
                 args, kwargs = await self._prepare(activation)
             else:
                 args, kwargs = binder.bind(attempt.args, attempt.port.load)
@@ -119,16 +131,15 @@ class BodyPipeline:
 
     def _start_inline(self, activation: Activation) -> None:
         attempt = activation.attempt
-        if Binder.is_quick(attempt.args):
+        if _is_quick(attempt):
             self._run_inline(activation, attempt.args, attempt.port.load)
         else:
             activation.task = self.task(self._prepare_inline(activation))
 
     async def _prepare_inline(self, activation: Activation) -> None:
-        """The whole output of a map is read first; the body itself does not wait."""
-        attempt = activation.attempt
+        """The whole output of a map, and secrets, are read first; the body itself does not wait."""
         try:
-            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+            data = await self._arguments(activation)
         except asyncio.CancelledError:
             ending.interrupted(activation)
         except Exception as e:  # noqa: BLE001 - the port has put the run on hold if it was a bug of ours
@@ -158,7 +169,7 @@ class BodyPipeline:
 
     def _run_sync(self, activation: Activation) -> None:
         attempt = activation.attempt
-        if attempt.has_memory or not self._binder(attempt.handler).is_quick(attempt.args):
+        if attempt.has_memory or not _is_quick(attempt):
             activation.task = self.task(self._prepare_sync(activation))
             return
         try:
@@ -227,7 +238,7 @@ class BodyPipeline:
         if self._processes is None:
             self._processes = ProcessBodies(self._process_count)
         try:
-            data = {name: await attempt.port.load_slowly(located) for name, located in attempt.args.items()}
+            data = await self._arguments(activation)
             body = b",".join(msgspec.json.encode(k) + b":" + v for k, v in data.items())
             if activation.life is BodyLife.LEAVING:
                 ending.not_begun(activation)
@@ -247,7 +258,7 @@ class BodyPipeline:
         if self._isolated is None:
             self._isolated = IsolatedBodies()
         try:
-            order = await wire.order_of(activation.attempt, self._grace_seconds)
+            order = await wire.order_of(activation.attempt, self._grace_seconds, self._permissions)
             if activation.life is BodyLife.LEAVING:
                 ending.not_begun(activation)
                 return
@@ -262,6 +273,11 @@ class BodyPipeline:
             activation.refused(str(e))
         except Exception as e:  # noqa: BLE001 - as above
             ending.failed(activation, e)
+
+
+def _is_quick(attempt: Attempt) -> bool:
+    """Whether the arguments of a body can be read on the loop: from few rows, and none of them a secret."""
+    return not attempt.definition.secrets and Binder.is_quick(attempt.args)
 
 
 def _call(activation: Activation, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from holdfast.model.values import decoder, encode
 from holdfast.worker.activation import Activation
 from holdfast.worker.recorded_calls import Call
 from holdfast.worker.replay import idempotency_key
+from holdfast.worker.secret_values import Hidden
 from holdfast.worker.time_limits import current_clock
 
 log = logging.getLogger("holdfast.node")
@@ -83,7 +85,7 @@ class PlainContext(BodyContext):
         It never writes to the journal."""
         a = self._activation.attempt
         extra = {"run_id": self.run_id, "node": a.node, "path": a.path, "attempt": a.attempt}
-        return NodeLog(log, extra)
+        return NodeLog(log, extra, self._activation)
 
     @property
     def vars(self) -> Variables:
@@ -194,15 +196,35 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 class NodeLog(logging.LoggerAdapter[logging.Logger]):
     """A logger bound to run, node and attempt."""
 
+    def __init__(self, logger: logging.Logger, extra: dict[str, Any], body: Activation | None = None) -> None:
+        super().__init__(logger, extra)
+        self._body = body
+        """The body that logs, whose secrets are hidden."""
+
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if not self.isEnabledFor(level):
             return
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line of the body, not this one
+        if self._body is not None and self._body.hidden is not None:
+            msg, args = _without_secrets(self._body.hidden, msg, args, kwargs), ()
         safe = _escaped(msg, args)
         if safe is None:
             super().log(level, msg, *args, **kwargs)
         else:
             super().log(level, safe, **kwargs)
+
+
+def _without_secrets(hidden: Hidden, msg: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The message, and the traceback that would follow it, without the values of secrets."""
+    try:
+        values: Any = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+        text = str(msg) % values if args else str(msg)
+    except Exception:  # noqa: BLE001 - the __str__ of what a user logs may raise anything
+        text = "(a message that cannot be formatted)"
+    found = kwargs.pop("exc_info", None)
+    error = found if isinstance(found, BaseException) else sys.exc_info()[1] if found else None
+    text = hidden.text(text)
+    return text if error is None else f"{text}\n{hidden.traceback(error)}"
 
 
 def _escaped(msg: object, args: tuple[Any, ...]) -> str | None:

@@ -14,12 +14,14 @@ from typing import Any
 from holdfast.engine.ports import Attempt
 from holdfast.model.errors import Suspended
 from holdfast.model.limits import REHEARSAL_SECONDS
+from holdfast.model.secret_names import put_in
 from holdfast.worker.activation import Activation
 from holdfast.worker.binding import Binder
 from holdfast.worker.body_life import LeaveReason
 from holdfast.worker.context import Context
 from holdfast.worker.recorded_calls import Call, Recorded
 from holdfast.worker.replay import Replay
+from holdfast.worker.secret_values import MASK
 from holdfast.worker.sync_context import SyncContext
 
 
@@ -57,6 +59,8 @@ async def rehearse(attempt: Attempt, rows: Sequence[tuple[str, bytes]]) -> tuple
     activation.replay.accept_change()
     handler, port = attempt.handler, attempt.port
     data = {name: await port.load_slowly(located) for name, located in attempt.args.items()}
+    places = attempt.definition.secrets
+    data = put_in(data, places, dict.fromkeys(places.values(), MASK))
     args, kwargs = Binder(handler).bind(data, lambda ready: ready)
 
     async def body() -> None:

@@ -37,9 +37,10 @@ from holdfast.model.typecheck import compensation_mismatch
 from holdfast.model.values import decoder, encode
 from holdfast.worker import call_scopes
 from holdfast.worker.body_life import OVER
-from holdfast.worker.failures import describe, raise_again, stored
+from holdfast.worker.failures import raise_again, stored
 from holdfast.worker.recorded_calls import Call, Recorded, inner_scope
 from holdfast.worker.recording import RecordingContext
+from holdfast.worker.secret_values import has_secrets, with_values
 from holdfast.worker.time_limits import StepClock
 from holdfast.worker.tries import StepThread, Try, step_event
 
@@ -130,7 +131,7 @@ class StepRunner:
                 data = encode(result, self.returns, what=f"result of {call.name}")
             except Exception as e:  # noqa: BLE001 - user code; what is raised in its place is decided below
                 failures += 1
-                failure = describe(e)
+                failure = ctx._activation.described(e)
                 retry_at = await self._failed(ctx, call, failure, failures)
             finally:
                 tries.discard(tried)
@@ -165,6 +166,8 @@ class StepRunner:
             )
 
     async def _call(self, ctx: RecordingContext, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if has_secrets(args, kwargs):
+            args, kwargs = await with_values(ctx._activation.secret_values, args, kwargs)
         given = (ctx._sub(tried.call, tried.number if self.is_node else None), *args) if self.takes_ctx else args
         clock: StepClock | None = None
         token = current_body.set(self.name)

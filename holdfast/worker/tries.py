@@ -20,7 +20,6 @@ import msgspec
 
 from holdfast.model import events as ev
 from holdfast.model.values import encode
-from holdfast.worker.failures import describe
 from holdfast.worker.recorded_calls import Call
 from holdfast.worker.replay import Replay
 from holdfast.worker.threads import Done, GivenUp, ThreadJob
@@ -62,9 +61,9 @@ class Try:
         data = encode(value, self.returns, what=f"result of {self.call.name}")
         return step_event(ev.StepCompleted, self.call, self.number, output=msgspec.Raw(data), undo=self.undo)
 
-    def failed(self, error: BaseException, retry_at: int) -> Any:
+    def failed(self, error: ev.ErrorInfo, retry_at: int) -> Any:
         """The event of a try that has failed, after which the step may be tried again."""
-        return step_event(ev.StepFailed, self.call, self.number, error=describe(error), retry_at=retry_at)
+        return step_event(ev.StepFailed, self.call, self.number, error=error, retry_at=retry_at)
 
 
 def step_event(kind: Any, call: Call, attempt: int, **fields: Any) -> Any:

@@ -20,6 +20,7 @@ from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.errors import HoldfastError
 from holdfast.model.handlers import CodeLocation
 from holdfast.worker.body_life import LeaveReason
+from holdfast.worker.permissions import Permissions
 from holdfast.worker.spawning import absolute_sys_path
 
 # --- from the engine to the process -------------------------------------------------------------------------------
@@ -58,6 +59,7 @@ class RunBody(_Message, frozen=True, kw_only=True):
     """Microseconds that the engine's clock is ahead of this machine's."""
     grace_seconds: float
     log_level: int
+    permissions: Permissions
 
 
 class Answered(_Message, frozen=True):
@@ -112,7 +114,7 @@ class Asked(_Message, frozen=True):
     """The body asks its run something."""
 
     id: int
-    question: Memory | Flushed | MayBegin | OrderChild | OrderSignal
+    question: Memory | Flushed | MayBegin | OrderChild | OrderSignal | SecretWanted
 
 
 class Memory(_Message, frozen=True):
@@ -139,6 +141,12 @@ class OrderSignal(_Message, frozen=True):
     name: str
     payload: bytes
     signal_id: str
+
+
+class SecretWanted(_Message, frozen=True):
+    """The body needs the value of a secret, which only the engine's process may know."""
+
+    name: str
 
 
 class PlaceWanted(_Message, frozen=True):
@@ -275,7 +283,7 @@ from_process = msgspec.json.Decoder(FromProcess).decode
 # --- the first message to a process ---------------------------------------------------------------------------------
 
 
-async def order_of(attempt: Attempt, grace_seconds: float) -> bytes:
+async def order_of(attempt: Attempt, grace_seconds: float, permissions: Permissions) -> bytes:
     """Everything that a process needs in order to run a body, as the first message to it."""
     port, handler, plan = attempt.port, attempt.handler, attempt.plan
     args = {name: await port.load_slowly(located) for name, located in attempt.args.items()}
@@ -308,5 +316,6 @@ async def order_of(attempt: Attempt, grace_seconds: float) -> bytes:
             clock_offset=port.now() - time.time_ns() // 1000,
             grace_seconds=grace_seconds,
             log_level=logging.getLogger("holdfast.node").getEffectiveLevel(),
+            permissions=permissions,
         )
     )

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import configuration, output
 from holdfast.cli.driving import stopping
-from holdfast.cli.options import Db, Json, LeaseSeconds
+from holdfast.cli.options import Db, Json, LeaseSeconds, SecretsDir
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine import event_loop, operator
 from holdfast.engine.engine import Engine
@@ -67,6 +67,7 @@ def worker(
         ),
     ] = None,
     lease_seconds: LeaseSeconds = None,
+    secrets_dir: SecretsDir = None,
     db: Db = None,
     json: Json = False,
 ) -> int:
@@ -87,6 +88,7 @@ def worker(
     """
     url = configuration.database_url(db)
     configuration.engine_numbers(lease_seconds=lease_seconds, concurrency=concurrency, drain_seconds=drain)
+    configuration.secrets_directory(secrets_dir)
     configuration.engine_defaults(concurrency=CONCURRENCY, drain_seconds=DRAIN_SECONDS)
     places = files or configuration.project().get("code", [])
     if not places:
