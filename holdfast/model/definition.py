@@ -125,6 +125,40 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: str | None = None
 
 
+class Further(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What follows a milestone that was reached: it is reached again every `after` seconds, `repeat` times."""
+
+    after: float
+    repeat: int = 1
+    """-1: until the milestone is cleared."""
+    offset: float = 0
+    """Seconds before the first of these intervals begins."""
+
+
+class Milestone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A time by which a run, or its stay in a basket, should have come to an end; what happens when it has not."""
+
+    name: str
+    set_on: Literal["start", "reopen", "entry", "exit"] = "start"
+    """The run starts or is reopened; a path enters or leaves `basket`."""
+    basket: str = ""
+    clears: Literal["end", "exit"] = "end"
+    """What clears it: the end of the run, or that the path leaves the basket (of one that is set on its entry)."""
+    after: float | None = None
+    """Seconds from then on."""
+    at: str | None = None
+    """An instant, in place of `after`: `2027-01-01T00:00:00Z`."""
+    from_next_day: bool = False
+    """The seconds count from the next midnight in `zone`."""
+    zone: str = "UTC"
+    action: Literal["notify", "resume", "retry", "cancel", "move", "signal"] = "notify"
+    to: str = ""
+    """Of `move`: the basket. Of `signal`: the name of the signal."""
+    data: Any = None
+    """For people and hooks; the payload of a signal."""
+    further: tuple[Further, ...] = ()
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How runs of a workflow behave; each can also be set for one run."""
 
@@ -161,6 +195,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name to JSON Schema of its type."""
     tickets: dict[str, str] = {}
     """Name of a ticket to the node that it leads to."""
+    milestones: tuple[Milestone, ...] = ()
     settings: Settings = Settings()
     doc: str = ""
 

@@ -248,6 +248,29 @@ class PathEnded(_Event, frozen=True):
     path: str
 
 
+class BasketEntered(_Event, frozen=True):
+    """A path is in a basket from now on, as far as milestones are concerned."""
+
+    basket: str
+
+
+class BasketLeft(_Event, frozen=True):
+    """A path has left a basket and made progress, or was moved: the milestones of the basket are cleared."""
+
+    basket: str
+
+
+class MilestoneReached(_Event, frozen=True):
+    """The time of a milestone has come, and its action was requested."""
+
+    milestone: str
+    action: str
+    basket: str = ""
+    count: int = 1
+    """How often it was reached."""
+    data: Any = None
+
+
 class StepUndo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What undoes a step of a body."""
 
@@ -523,6 +546,9 @@ Event = (
     | TargetEntered
     | PathsOpened
     | PathEnded
+    | BasketEntered
+    | BasketLeft
+    | MilestoneReached
     | PhaseStarted
     | PhaseCompleted
     | ScopeOpened

@@ -260,6 +260,16 @@ def _path_ended(state: RunState, entry: ev.Entry, e: ev.PathEnded) -> None:
     fold.open_paths = {**fold.open_paths, prefix: [n for n in fold.open_paths.get(prefix, ()) if n != name]}
 
 
+def _basket_entered(state: RunState, entry: ev.Entry, e: ev.BasketEntered, ns: NodeState) -> None:
+    state.fold.baskets = {**state.fold.baskets, ns.path: (e.basket, ns.node, ns.visit)}
+    state.fold_changed = True
+
+
+def _basket_left(state: RunState, entry: ev.Entry, e: ev.BasketLeft) -> None:
+    state.fold.baskets = {path: held for path, held in state.fold.baskets.items() if path != entry.path}
+    state.fold_changed = True
+
+
 def _recount_failures(state: RunState) -> None:
     """Count failures of the latest visits only: under `continue` the run ends by these."""
     fold, failed = state.fold, [ns for ns in state.nodes.values() if ns.status is NodeStatus.FAILED]
@@ -619,6 +629,7 @@ _NODE_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any, NodeState], Non
     ev.ScopeOpened: _scope_opened,
     ev.OutputEdited: _output_edited,
     ev.PathsOpened: _paths_opened,
+    ev.BasketEntered: _basket_entered,
 }
 
 _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
@@ -638,6 +649,7 @@ _RUN_EVENTS: dict[type[Any], Callable[[RunState, ev.Entry, Any], None]] = {
     ev.TicketRaised: _ticket_raised,
     ev.TargetEntered: _target_entered,
     ev.PathEnded: _path_ended,
+    ev.BasketLeft: _basket_left,
     ev.ScopeClosed: _scope_closed,
     ev.StepCompleted: _step_completed,
     ev.StepStarted: _step_started,

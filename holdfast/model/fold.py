@@ -130,6 +130,9 @@ class Fold(msgspec.Struct, gc=False, omit_defaults=True):
     open_paths: dict[str, list[str]] = {}
     """Of a journey: the names of the paths of a parallel unit that have not arrived at the join, by the prefix that
     they have in common."""
+    baskets: dict[str, tuple[str, str, int]] = {}
+    """The basket whose milestones are set, of each path, with the unit and the visit that pended there. A unit that
+    runs again and fails into another basket has made no progress: it keeps these."""
     left_baskets: dict[str, str] = {}
     """The basket that each path was in before it was resumed."""
     entered: list[str] = []

@@ -11,14 +11,16 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import msgspec
 
 from holdfast.model import texts
-from holdfast.model.definition import DEFAULT_QUEUE, NodeDef, Settings
+from holdfast.model.definition import DEFAULT_QUEUE, Milestone, NodeDef, Settings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import DELAY_SECONDS_MAX, NAME_LENGTH_MAX, NODE_VISITS_MAX, PRIORITY_MAX
 from holdfast.model.policies import Retry, seconds
@@ -207,3 +209,59 @@ def choices(name: str, known: Collection[str], what: str) -> str:
 def _listed(names: Collection[str]) -> str:
     first = ", ".join(repr(name) for name in islice(names, LISTED_MAX))
     return first if len(names) <= LISTED_MAX else f"{first} and {len(names) - LISTED_MAX:,} more"
+
+
+# --- milestones ----------------------------------------------------------------------------------------------------
+
+
+def milestone_problems(milestones: Sequence[Milestone]) -> list[Problem]:
+    """What is wrong with the milestones of a workflow."""
+    found: list[Problem] = []
+
+    def add(name: str, field: str, message: str, hint: str) -> None:
+        found.append(Problem(code="bad_milestone", field=f"milestones.{name}.{field}", message=message, hint=hint))
+
+    for twice in repeated(m.name for m in milestones):
+        add(twice, "name", f"two milestones are called {twice!r}", "give one of them another name")
+    for m in milestones:
+        of_basket = m.set_on in ("entry", "exit")
+        if not GOOD_NAME.fullmatch(m.name) or ":" in m.name:
+            add(m.name, "name", f"{m.name!r} is not a name", "use letters, digits, _ and -")
+        if (m.after is None) == (m.at is None):
+            add(m.name, "after", "a milestone has either `after` or `at`", "write one of them: after: 2h")
+        if m.at is not None and not _is_instant(m.at):
+            add(m.name, "at", f"{m.at!r} is not an instant", "write one with its zone: 2027-01-01T09:00:00Z")
+        times = [*(() if m.after is None else (m.after,)), *(t for f in m.further for t in (f.after, f.offset))]
+        if any(not 0 <= t <= DELAY_SECONDS_MAX for t in times) or any(f.after < 1 for f in m.further):
+            add(m.name, "after", "a time is negative, too long, or repeats more than once a second", "write seconds")
+        if any(f.repeat == 0 or f.repeat < -1 for f in m.further):
+            add(m.name, "further", "`repeat` is a number of times, or -1 for no end", "leave it out for once")
+        if of_basket != bool(m.basket):
+            add(m.name, "basket", "a milestone of an entry or exit names its basket, any other none", "see `set_on`")
+        if m.clears == "exit" and m.set_on != "entry":
+            add(m.name, "clears", "only what the entry of a basket sets is cleared by its exit", "leave it out")
+        if (m.action in ("move", "signal")) != bool(m.to):
+            add(
+                m.name,
+                "to",
+                "`move` names a basket in `to`, `signal` a signal, others nothing",
+                "see `action`",
+            )
+        if not _is_zone(m.zone):
+            add(m.name, "zone", f"there is no time zone {m.zone!r}", "write one such as Europe/Oslo")
+    return found
+
+
+def _is_instant(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True

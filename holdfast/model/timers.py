@@ -53,6 +53,35 @@ def question_timer(name: str) -> QuestionTimer | None:
     return QuestionTimer("remind" if kind == "remind" else "escalate", wait_id, int(number))
 
 
+class MilestoneTimer(NamedTuple):
+    """The timer of a milestone of a run, or of one of its paths."""
+
+    milestone: str
+    path: str
+    """Empty: of the run."""
+    times: int
+    """How often the milestone was reached before."""
+
+    @property
+    def name(self) -> str:
+        return f"milestone:{self.milestone}:{self.path}:{self.times}"
+
+
+def milestone_timer(name: str) -> MilestoneTimer | None:
+    """Read the name of a milestone's timer; None for any other timer. (Names of milestones have no colon.)"""
+    kind, _, rest = name.partition(":")
+    if kind != "milestone":
+        return None
+    milestone, _, rest = rest.partition(":")
+    path, _, times = rest.rpartition(":")
+    return MilestoneTimer(milestone, path, int(times))
+
+
+def only_watches(name: str) -> bool:
+    """Whether nothing of the run waits for this timer: its timeout, or a milestone."""
+    return name == RUN_TIMEOUT or name.startswith("milestone:")
+
+
 def belongs_to(name: str, wait_id: str) -> bool:
     """Whether this is the timer of a reminder or an escalation of this question."""
     timer = question_timer(name)

@@ -25,6 +25,7 @@ from holdfast.model.problems import (
     check_settings,
     choices,
     is_count,
+    milestone_problems,
     name_problem,
     near,
     policy_problems,
@@ -104,7 +105,7 @@ class _Checker:
         self.problems += check_settings(d.settings)
         self.tickets()
         self.phases()
-        self.problems += journey_problems(d)
+        self.problems += [*journey_problems(d), *milestone_problems(d.milestones)]
         self._collect_homes(d.nodes)
         self.has_maps = bool(self.homes) or any(n.kind == "map" for n in d.nodes)
         top = _Scope(nodes={n.id: n for n in d.nodes})

@@ -23,7 +23,7 @@ from holdfast.model.plans import NodePlan, data_of
 from holdfast.model.references import ABSENT, availability, lookup
 from holdfast.model.state import NodeState, RunState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
-from holdfast.model.timers import RUN_TIMEOUT
+from holdfast.model.timers import only_watches
 from holdfast.rules import nodes, questions, runs, scopes
 from holdfast.rules.draft import Draft, Refusal
 
@@ -251,7 +251,7 @@ def _end_phases(d: Draft, before: dict[str, str]) -> None:
 
 
 def _is_wanted(base: RunState, timer: str) -> bool:
-    if timer == RUN_TIMEOUT or any(timer in timers_of(base, wait) for wait in base.waits.values()):
+    if only_watches(timer) or any(timer in timers_of(base, wait) for wait in base.waits.values()):
         return True
     return any(ns.status is NodeStatus.SCHEDULED and ns.start_timer == timer for ns in base.nodes.values())
 

@@ -16,8 +16,8 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model.state import HeldSignal, NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL
-from holdfast.model.timers import question_timer
-from holdfast.rules import body_reports, journeys, nodes, questions, resuming, runs, scopes, undoing, waits
+from holdfast.model.timers import milestone_timer, question_timer
+from holdfast.rules import body_reports, journeys, milestones, nodes, questions, resuming, runs, scopes, undoing, waits
 from holdfast.rules.draft import Draft, Outcome, Refusal
 
 _MESSAGE, _CREATE = cmd.Message, cmd.Create
@@ -49,6 +49,8 @@ def settle(d: Draft) -> None:
         nodes.redeem_ticket(d)
     if state.plan.definition.start:
         journeys.move_all(d)
+    if state.plan.definition.milestones:
+        milestones.settle(d)
     if state.fold.closing or not state.scopes["."].unsettled:
         runs.conclude(d)
     if state.waits or state.timers:
@@ -132,6 +134,8 @@ def _fire(d: Draft, c: cmd.FireTimer) -> None:
         questions.expire(d, wait)
     elif (of_question := question_timer(timer)) is not None:
         (questions.remind if of_question.kind == "remind" else questions.escalate)(d, of_question)
+    elif (of_milestone := milestone_timer(timer)) is not None:
+        milestones.reach(d, of_milestone)
     else:
         waits.fire(d, timer)
 

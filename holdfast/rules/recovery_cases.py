@@ -29,7 +29,7 @@ from holdfast.model import events as ev
 from holdfast.model.naming import instance_text
 from holdfast.model.state import NodeState, RunState
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus, RunStatus
-from holdfast.model.timers import RUN_TIMEOUT
+from holdfast.model.timers import only_watches
 from holdfast.rules import cut_boundaries
 from holdfast.rules.branch_opening import REQUESTS, Opening
 from holdfast.rules.cut_boundaries import TERMINAL
@@ -65,7 +65,7 @@ def diagnose(status: str, line: Sequence[ev.Entry], truth: RunState, *, reverify
     if torn is not None:
         return _failed(torn, line)
     if status == RunStatus.SUSPENDED:
-        if truth.waits or any(timer != RUN_TIMEOUT for timer in truth.timers):
+        if truth.waits or not all(map(only_watches, truth.timers)):
             return None  # B1, B2: it waits
         if _is_done(truth):
             return _unended("A1", status, line, truth, reverify=False)
@@ -208,7 +208,7 @@ def looks_odd(row_status: str, state: RunState, last_type: str) -> bool:
     if last_type == "NodeFailed":
         return True
     if row_status == RunStatus.SUSPENDED:
-        return not state.waits and not any(timer != RUN_TIMEOUT for timer in state.timers)
+        return not state.waits and all(map(only_watches, state.timers))
     return row_status == RunStatus.RUNNING and _all_wait(state)
 
 

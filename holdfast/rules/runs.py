@@ -16,7 +16,7 @@ from holdfast.model.limits import INLINE_LIMIT_BYTES, SECOND
 from holdfast.model.naming import depth, derived
 from holdfast.model.statuses import NODE_SETTLED, RUN_TERMINAL, ended_text
 from holdfast.model.timers import RUN_TIMEOUT
-from holdfast.rules import journeys, nodes, undoing, waits
+from holdfast.rules import journeys, milestones, nodes, undoing, waits
 from holdfast.rules.draft import Draft, Refusal, ToRun
 from holdfast.rules.scopes import cancel_instance, close_unanswered
 
@@ -26,6 +26,7 @@ def begin(d: Draft) -> None:
     if d.state.fold.closing or d.state.status in RUN_TERMINAL:
         raise Refusal("stale", "the run was cancelled before it began")
     create(d)
+    milestones.begin(d, "start")
     if d.state.plan.definition.start:
         journeys.begin(d)
     else:

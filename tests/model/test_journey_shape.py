@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.model import validation
-from holdfast.model.definition import Definition, NodeDef, Settings
+from holdfast.model.definition import Definition, Further, Milestone, NodeDef, Settings
 from tests.rules.units import TWO_BRANCHES, join, parallel, route, step
 
 
@@ -44,3 +46,34 @@ def test_tickets_lead_outside_of_parallel_branches_only_and_failures_cannot_cont
         settings=Settings(on_failure="continue"),
     )
     assert {p.code for p in validation.check(definition)} == {"bad_target", "not_in_journey"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "a:b"},
+        {"after": None},
+        {"at": "2030-01-01T00:00:00Z"},
+        {"after": None, "at": "tomorrow"},
+        {"after": None, "at": "2030-01-01T00:00:00"},
+        {"after": -1},
+        {"further": (Further(after=0.1),)},
+        {"further": (Further(after=5, repeat=0),)},
+        {"set_on": "entry"},
+        {"basket": "desk"},
+        {"clears": "exit"},
+        {"action": "move"},
+        {"to": "boss"},
+        {"zone": "Mars/Olympus"},
+    ],
+)
+def test_a_milestone_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+    milestone = Milestone(**{"name": "m", "after": 60, **wrong})
+    definition = Definition(name="j", nodes=TWO_BRANCHES, start="a", milestones=(milestone,))
+    assert {p.code for p in validation.check(definition)} == {"bad_milestone"}
+
+
+def test_two_milestones_of_one_name_are_refused() -> None:
+    twice = (Milestone(name="m", after=60), Milestone(name="m", after=70))
+    definition = Definition(name="j", nodes=TWO_BRANCHES, start="a", milestones=twice)
+    assert {p.code for p in validation.check(definition)} == {"bad_milestone"}

@@ -187,7 +187,10 @@ def test_each_problem_is_found_where_it_is(definition: Definition, expected: tup
 def test_every_code_that_validation_reports_is_among_them() -> None:
     source = "".join(map(inspect.getsource, (validation, ordering, problems_module)))
     reported = set(re.findall(r'\b(?:add|count)\(\s*"(\w+)"|Problem\(code="(\w+)"', source))
-    elsewhere = {"type_mismatch"}  # needs handlers: test_obvious_type_mismatches_between_known_types_are_found
+    elsewhere = {
+        "type_mismatch",  # needs handlers: test_obvious_type_mismatches_between_known_types_are_found
+        "bad_milestone",  # test_journey_shape.py
+    }
     assert {a or b for a, b in reported} == {code for _, (code, _, _) in BAD} | elsewhere
 
 

@@ -20,7 +20,7 @@ from holdfast.model import commands as cmd
 from holdfast.model import events as ev
 from holdfast.model import journal_format, references, validation
 from holdfast.model.captures import capture
-from holdfast.model.definition import Body, Definition, NodeDef, Param, Phase, Settings
+from holdfast.model.definition import Body, Definition, Milestone, NodeDef, Param, Phase, Settings
 from holdfast.model.evolve import evolve
 from holdfast.model.expressions import evaluate, follow
 from holdfast.model.plans import compile_definition
@@ -85,6 +85,7 @@ class Play:
         variables: dict[str, Any] | Iterable[str] = (),
         tickets: dict[str, str] | None = None,
         start: str = "",
+        milestones: Iterable[Milestone] = (),
         slots: int | None = None,
         parent: dict[str, Any] | None = None,
         begin: bool = True,
@@ -98,6 +99,7 @@ class Play:
             nodes=graph,
             result=result,
             start=start,
+            milestones=tuple(milestones),
             params=tuple(Param(name=name) for name in inputs),
             phases=tuple(phases),
             variables=variables if isinstance(variables, dict) else dict.fromkeys(variables),
