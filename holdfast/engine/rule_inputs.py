@@ -64,7 +64,7 @@ def output(owner: NodeState, data: bytes) -> cmd.ProvideOutput | cmd.FailNode:
         return cmd.ProvideOutput(owner.node, owner.path, owner.visit, data)
     why = (
         f"it has {len(data):,} bytes as JSON; at most {INLINE_LIMIT_BYTES:,} are stored, and it is stored because the "
-        f"items of {owner.node} return what a loop around it carries. Return less of that, or pass it through a node"
+        f"items of {owner.node} return a variable, or what a loop around it carries: pass that through a node"
     )
     return no_output(owner, ValueTooLarge(why))
 

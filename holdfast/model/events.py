@@ -367,8 +367,8 @@ class NodeCompleted(_Event, frozen=True):
     vars: dict[str, msgspec.Raw] = {}
     captured_vars: dict[str, Any] = {}
     virtual: bool = False
-    """The output of a map or loop: made of its items' outputs, not stored a second time. (A map whose items read what a
-    loop around it carries stores its output: plans.py, `stores_output`.)"""
+    """The output of a map or loop: made of its items' outputs, not stored a second time. (A map whose items read what
+    may change afterwards stores its output: plans.py, `stores_output`.)"""
     pended_at: int | None = None
     """The event that holds the output: the body ended there, and its node pended until now."""
 

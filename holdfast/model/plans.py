@@ -52,8 +52,8 @@ class NodePlan(msgspec.Struct, gc=False):
     to calls of the same scope or to the input. Most nodes are like this; no expression is walked to locate them."""
     body: ScopePlan | None = None
     stores_output: bool = False
-    """Of a map: its items' results read what a loop around it carries, which is another value after the round. So its
-    output is stored with its completion; that of any other map is read from its items whenever it is needed."""
+    """Of a map: its items' results read what may change when it has completed: what a loop around it carries, or a
+    variable. So its output is stored with its completion; that of any other map is read from its items."""
     undo: NodePlan | None = None
     """The compensation, as a node `id~undo`."""
 
@@ -208,7 +208,7 @@ def _compile_scope(
         d = plan.definition
         if d.body is not None:
             plan.body = _compile_scope(d.body.nodes, d.body.result, scope, d.id, captures, inputs)
-            plan.stores_output = d.kind == "map" and _reads_carried(d.body.result, plan.body)
+            plan.stores_output = d.kind == "map" and _may_change(d.body.result, plan.body)
         if d.compensate:
             plan.undo = _undo_plan(d, scope)
         data = data_of(d)
@@ -240,20 +240,21 @@ def _compile_scope(
     return scope
 
 
-def _reads_carried(expr: Expr, scope: ScopePlan) -> bool:
-    """Whether an expression reads what a loop around it carries, by itself or through other parameters."""
-    return any(_is_carried(e[1], e[2], scope) for e in walk(expr) if isinstance(e, list) and e[0] == "param")
+def _may_change(expr: Expr, scope: ScopePlan) -> bool:
+    """Whether an expression reads a variable or what a loop around it carries, by itself or through parameters."""
+    leaves = [e for e in walk(expr) if isinstance(e, list)]
+    return any(e[0] == "var" or (e[0] == "param" and _param_may_change(e[1], e[2], scope)) for e in leaves)
 
 
-def _is_carried(owner: str, name: str, scope: ScopePlan) -> bool:
+def _param_may_change(owner: str, name: str, scope: ScopePlan) -> bool:
     outside = scope.parent
     assert outside is not None
     if scope.owner != owner:
-        return _is_carried(owner, name, outside)
+        return _param_may_change(owner, name, outside)
     d = outside.nodes[owner].definition
     if name != d.item:
-        return _reads_carried(d.args[name], outside)
-    return d.kind == "loop" or _reads_carried(d.over, outside)
+        return _may_change(d.args[name], outside)
+    return d.kind == "loop" or _may_change(d.over, outside)
 
 
 def _direct(d: NodeDef, scope: ScopePlan) -> tuple[tuple[str, str | None, tuple[str | int, ...], str], ...] | None:

@@ -1,4 +1,4 @@
-"""What a loop carries, returned by the items of a map inside it: each round keeps its own value."""
+"""What a loop carries, or a variable, returned by the items of a map: its list keeps the value of its time."""
 
 from __future__ import annotations
 
@@ -214,6 +214,37 @@ async def test_a_compensation_is_given_what_its_round_had(address: str) -> None:
     assert UNDONE == [[3, 3], [1, 1]]
 
 
+# --- variables -------------------------------------------------------------------------------------------------------
+
+
+@hf.node
+async def carried_sets(ctx: hf.Context, value: int, after: Any = None) -> int:
+    ctx.vars["level"] = value
+    return value
+
+
+@hf.node
+async def carried_reads(items: list[dict[str, Any]], after: Any = None) -> list[int]:
+    return [item["level"] for item in items]
+
+
+@hf.workflow(variables={"level": int})
+def carried_variable() -> Any:
+    first = carried_sets.named("first")(1)
+
+    def each(i: Any, first: Any) -> Any:
+        return {"n": carried_bump(i), "level": hf.var("level"), "first": first}
+
+    listed = hf.map(each, [1, 2], first=first)
+    before = carried_reads.named("before")(listed)
+    second = carried_sets.named("second")(2, before)
+    return [before, carried_reads.named("after")(listed, second), listed[0]["level"]]
+
+
+async def test_a_list_with_a_variable_stays_the_same_when_the_variable_is_set_again(address: str) -> None:
+    assert await outcome(address, carried_variable) == [[1, 1], [1, 1], 1]
+
+
 # --- what cannot be stored -------------------------------------------------------------------------------------------
 
 
@@ -234,7 +265,7 @@ def carried_too_large() -> Any:
 
 
 async def test_a_list_that_is_too_large_to_be_stored_fails_its_map_by_name(tmp_path: Path) -> None:
-    with pytest.raises(hf.RunFailed, match=r"1,000,000 are stored.*pass it through a node") as failed:
+    with pytest.raises(hf.RunFailed, match=r"1,000,000 are stored.*pass that through a node") as failed:
         await outcome(url(tmp_path / "runs.db"), carried_too_large)
     assert (failed.value.error.node, failed.value.error.path) == ("each", ".round_.0.")
 
