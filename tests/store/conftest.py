@@ -1,13 +1,24 @@
-"""A store on the PostgreSQL of the tests, and a server that a test may break."""
+"""Files for SQLite, a store on the PostgreSQL of the tests, and a server that a test may break."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.store.postgres.postgres_store import PostgresStore
 from tests.servers import PostgresServer, required_server
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "backup.db"
 
 
 @pytest.fixture

@@ -23,16 +23,6 @@ from tests.store.conformance.engines import engine_row
 from tests.store.conformance.store import make_runs, step
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    return tmp_path / "backup.db"
-
-
 def test_a_backup_of_a_database_in_use_is_of_one_moment_and_for_its_owner_alone(path: Path, kept: Path) -> None:
     store = SqliteStore(str(path))
     store.open()

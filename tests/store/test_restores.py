@@ -33,16 +33,6 @@ from tests.store.postgres_kit import sql
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    return tmp_path / "backup.db"
-
-
 def test_a_restored_store_is_quiet_until_it_is_activated_and_has_an_epoch_of_its_own(path: Path, kept: Path) -> None:
     fill(path, 3)
     backups.backup(str(path), kept)

@@ -6,11 +6,8 @@ Never: names a database. What only one database does is tested beside its driver
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
-
-import pytest
 
 from holdfast.model.journal_format import FORMAT
 from holdfast.store.contract import Store
@@ -282,13 +279,6 @@ class EnginesConformance(Suite):
 
 class SharedEnginesConformance(Suite):
     """What engines promise to each other through two store objects."""
-
-    @pytest.fixture
-    def other(self, store: Store, connect: Callable[[], Store]) -> Iterator[Store]:
-        other = connect()
-        other.open()
-        yield other
-        other.close()
 
     def test_two_engines_that_race_for_places_never_have_more_than_there_are(self, store: Store, other: Store) -> None:
         register(store, "one", "two")

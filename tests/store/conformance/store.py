@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.model.errors import StoreError
 from holdfast.model.statuses import BRANCH_REQUESTS
 from holdfast.model.timers import Elapsed
 from holdfast.store.contract import Store
@@ -134,6 +135,13 @@ class Suite:
         yield store
         store.close()
 
+    @pytest.fixture
+    def other(self, store: Store, connect: Callable[[], Store]) -> Iterator[Store]:
+        other = connect()
+        other.open()
+        yield other
+        other.close()
+
 
 # --- one store object ------------------------------------------------------------------------------------------
 
@@ -146,6 +154,25 @@ class StoreConformance(Suite):
 
     def test_a_new_store_is_the_first_of_its_copies_and_open_to_engines(self, store: Store) -> None:
         assert store.standing() == (1, "")
+
+    def test_it_is_not_used_in_a_forked_process(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("os.getpid", lambda: 1)
+            for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
+                with pytest.raises(StoreError, match="opened by process"):
+                    use()
+        assert store.runs() == []
+
+    def test_odd_values_come_back_as_they_were(self, store: Store) -> None:
+        no = store.reserve_run_numbers(1)
+        odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; -- $1 {}"
+        nodes = [node_row(no, odd, f".{odd}.0.")]
+        commit = creation(no, run_id=odd, workflow=odd, fold=bytes(range(256)), priority=-(2**62))
+        commit.nodes = nodes
+        assert refusals(store, commit) == [None]
+        assert store.run(odd) == commit.create
+        assert store.resolve_run_id(odd[:8]) == [odd]
+        assert store.nodes_under(no, [odd], f".{odd}.", 1) == nodes
 
     def test_a_created_run_is_read_back_as_it_was_written(self, store: Store) -> None:
         no = store.reserve_run_numbers(1)
@@ -903,14 +930,21 @@ class StoreConformance(Suite):
 
 
 class SharedStoreConformance(Suite):
-    """What two store objects promise to each other, be they in one process or in two."""
+    """What a database keeps while it is closed, and what two store objects promise to each other, be they in one
+    process or in two."""
 
-    @pytest.fixture
-    def other(self, store: Store, connect: Callable[[], Store]) -> Iterator[Store]:
-        other = connect()
-        other.open()
-        yield other
-        other.close()
+    def test_a_closed_store_refuses_everything_and_opens_again(self, store: Store) -> None:
+        make_runs(store, 1)
+        store.close()
+        store.close()
+        uses = (store.runs, store.changed, lambda: store.commit([creation(5)]), lambda: store.reserve_run_numbers(1))
+        for use in uses:
+            with pytest.raises(StoreError, match="it was closed"):
+                use()
+        store.open()
+        with pytest.raises(StoreError, match="open already"):
+            store.open()
+        assert len(store.runs()) == 1
 
     def test_what_one_has_committed_the_other_reads(self, store: Store, other: Store) -> None:
         other.changed()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import pytest
 
 from holdfast.model.rollouts import Target
 from holdfast.store.contract import Store
@@ -160,13 +157,6 @@ class VersionsConformance(Suite):
 
 
 class SharedVersionsConformance(Suite):
-    @pytest.fixture
-    def other(self, store: Store, connect: Callable[[], Store]) -> Iterator[Store]:
-        other = connect()
-        other.open()
-        yield other
-        other.close()
-
     def test_a_start_and_a_retirement_at_the_same_moment_never_both_succeed(self, store: Store, other: Store) -> None:
         rounds = 40
         versions_of_order(store, rounds)

@@ -6,12 +6,11 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import asyncpg
-import pytest
 
 from holdfast.model.errors import HoldfastError, OutcomeUnknown
 from holdfast.store.postgres.postgres_address import address
@@ -25,19 +24,6 @@ from tests.store.postgres_kit import asking, sql
 
 PATIENCE_SECONDS = 30.0
 OF_LISTENER = " FROM pg_stat_activity WHERE query LIKE 'LISTEN \"CHANNEL\"%'"
-
-
-@pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    return postgres.url()
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[PostgresStore]:
-    store = PostgresStore(url)
-    store.open()
-    yield store
-    store.close()
 
 
 def told(url: str, write: Callable[[], object]) -> bool:

@@ -24,12 +24,10 @@ from holdfast.store.sql_files import Migration, load, migrations, schema
 from tests.servers import PostgresServer
 from tests.store.conformance.store import (
     change,
-    creation,
     make_runs,
     message,
     node_row,
     refusals,
-    run_row,
     step,
 )
 from tests.store.postgres_kit import asking, columns, sql
@@ -334,19 +332,6 @@ def test_a_lease_is_seen_in_the_view(store: PostgresStore, url: str) -> None:
     make_runs(store, 1, engine=None)
     leases = sql(url, "SELECT run_id, engine, token, expires_at FROM holdfast.run_leases")
     assert leases == [("run_1", "one", 1, 77)]
-
-
-def test_values_come_back_as_they_were(store: PostgresStore) -> None:
-    no = store.reserve_run_numbers(1)
-    odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; -- $1 {}"
-    row = run_row(no, run_id=odd, workflow=odd, fold=bytes(range(256)), priority=-(2**62))
-    nodes = [node_row(no, odd, f".{odd}.0.")]
-    commit = creation(no)
-    commit.create, commit.nodes = row, nodes
-    assert refusals(store, commit) == [None]
-    assert store.run(odd) == row
-    assert store.resolve_run_id(odd[:8]) == [odd]
-    assert store.nodes_under(no, [odd], f".{odd}.", 1) == nodes
 
 
 def test_what_postgresql_cannot_store_fails_its_commit_alone(store: PostgresStore) -> None:

@@ -29,7 +29,6 @@ from holdfast.store.sql_files import load
 from tests.servers import PostgresServer, Proxy
 from tests.store.conformance.store import (
     change,
-    creation,
     make_runs,
     message,
     node_row,
@@ -181,28 +180,6 @@ def test_a_newer_store_and_one_with_another_past_are_refused(store: PostgresStor
     sql(url, "UPDATE holdfast.store_migrations SET checksum = 'other'")
     with pytest.raises(StoreError, match="before the first release"):
         store.open()
-
-
-def test_a_closed_store_refuses_everything_and_opens_again(store: PostgresStore) -> None:
-    make_runs(store, 1)
-    store.close()
-    store.close()
-    for use in (store.runs, store.changed, lambda: store.commit([creation(5)]), lambda: store.reserve_run_numbers(1)):
-        with pytest.raises(StoreError, match="it was closed"):
-            use()
-    store.open()
-    with pytest.raises(StoreError, match="open already"):
-        store.open()
-    assert len(store.runs()) == 1
-
-
-def test_a_store_is_not_used_in_a_forked_process(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("holdfast.store.postgres.postgres_access.os.getpid", lambda: 1)
-        for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
-            with pytest.raises(StoreError, match="opened by process"):
-                use()
-    assert store.runs() == []
 
 
 # --- connections -----------------------------------------------------------------------------------------------------

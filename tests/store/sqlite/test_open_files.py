@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,19 +23,6 @@ from holdfast.store.sqlite import open_files
 from holdfast.store.sqlite.open_files import of_stat
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.store.conformance.store import make_runs, step
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    store = SqliteStore(str(path))
-    store.open()
-    yield store
-    store.close()
 
 
 def delete(path: Path) -> None:

@@ -43,22 +43,9 @@ from holdfast.store.sqlite.sqlite_opening import APPLICATION_ID, migrate
 from holdfast.store.sqlite.sqlite_reads import Readers
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from holdfast.store.sqlite.sqlite_writes import SIZES, Repeated
-from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, run_row, step
+from tests.store.conformance.store import creation, event_row, make_runs, node_row, refusals, step
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    store = SqliteStore(str(path))
-    store.open()
-    yield store
-    store.close()
 
 
 def python(code: str, *arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
@@ -534,28 +521,6 @@ def test_a_directory_without_room_for_the_wal_is_read_only(as_nobody: Path) -> N
     drop_privileges()
     with pytest.raises(StoreReadOnly):
         store.open()
-
-
-def test_a_closed_store_refuses_everything_and_opens_again(store: SqliteStore) -> None:
-    make_runs(store, 1)
-    store.close()
-    store.close()
-    for use in (store.runs, store.changed, lambda: store.commit([creation(5)]), lambda: store.reserve_run_numbers(1)):
-        with pytest.raises(StoreError, match="it was closed"):
-            use()
-    store.open()
-    with pytest.raises(StoreError, match="open already"):
-        store.open()
-    assert len(store.runs()) == 1
-
-
-def test_a_store_is_not_used_in_a_forked_process(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("holdfast.store.sqlite.sqlite_store.os.getpid", lambda: 1)
-        for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
-            with pytest.raises(StoreError, match="opened by process"):
-                use()
-    assert store.runs() == []
 
 
 # --- other processes -------------------------------------------------------------------------------------------------
@@ -1084,19 +1049,6 @@ def test_a_lease_is_seen_in_the_view(store: SqliteStore) -> None:
     assert writer is not None
     leases = writer.execute("SELECT run_id, engine, token, expires_at FROM run_leases").fetchall()
     assert leases == [("run_1", "one", 1, 77)]
-
-
-def test_values_come_back_as_they_were(store: SqliteStore) -> None:
-    no = store.reserve_run_numbers(1)
-    odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; --"
-    row = run_row(no, run_id=odd, workflow=odd, fold=bytes(range(256)), priority=-(2**62))
-    nodes = [node_row(no, odd, f".{odd}.0.")]
-    commit = creation(no)
-    commit.create, commit.nodes = row, nodes
-    assert refusals(store, commit) == [None]
-    assert store.run(odd) == row
-    assert store.resolve_run_id(odd[:8]) == [odd]
-    assert store.nodes_under(no, [odd], f".{odd}.", 1) == nodes
 
 
 @pytest.mark.parametrize("statement", ["close_inbox", "suspect_message_of_end"])
