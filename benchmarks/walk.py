@@ -6,9 +6,8 @@
 A profiler hook (`sys.setprofile`) records every call of a function of Holdfast while a graph of two nodes, whose bodies
 await once, runs on a SQLite file: on the event loop and on the writer's thread. (What a fork plans in a thread of its
 own is not counted.) What a thread does is one story: changes of file are counted within each thread. Each walk is made
-once before it is measured, so that definitions are registered, statements are prepared and caches are filled. What
-the engine's poll loop does meanwhile is in it, therefore each walk is measured several times and the median by changes
-of file is shown.
+once before it is measured, so that definitions are registered, statements are prepared and caches are filled. Engines
+poll so seldom here that no poll is in a walk; each walk is measured several times, and the median by changes is shown.
 
 - calls: calls of functions, and resumptions of coroutines and generators
 - functions, files: how many different ones
@@ -240,6 +239,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--list", metavar="WALK", help="print every call of one walk, such as 'start'")
     arguments = parser.parse_args()
+    os.environ |= {"HOLDFAST_POLL_SECONDS": "60", "HOLDFAST_SWEEP_SECONDS": "600"}
     threading.setprofile(_profile)  # the threads that the engine starts
     sys.setprofile(_profile)
     walks = measure()

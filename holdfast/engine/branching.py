@@ -128,12 +128,11 @@ class Branching:
     async def _plan_request(
         self, run_id: str, kind: str, asked: Asked, edits: dict[str, Any] | None, *, as_run: bool = False
     ) -> Plan:
-        run_no = (await self._runtime.read(find_run, self._runtime.store, run_id)).run_no
-        actor = self._custody.actors.get(run_no)
-        if actor is not None:
+        row = await self._runtime.read(find_run, self._runtime.store, run_id)
+        actor = self._custody.actors.get(row.run_no)
+        if actor is not None:  # its row has moved, or does once what it has buffered is written
             await actor.flushed()
-        row = await self._runtime.read(self._runtime.store.run_by_no, run_no)
-        assert row is not None
+            row = await self._runtime.read(find_run, self._runtime.store, run_id)
         return await asyncio.to_thread(self._prepare, row, kind, asked, edits, as_run)
 
     def _prepare(self, row: RunRow, kind: str, asked: Asked, edits: dict[str, Any] | None, as_run: bool) -> Plan:

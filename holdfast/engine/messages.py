@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.event_loop import Batch
 from holdfast.engine.run.actor import RunActor
 from holdfast.engine.runtime import Runtime
 from holdfast.model import canonical
@@ -33,7 +32,7 @@ from holdfast.rules.questions import how_it_ended
 from holdfast.rules.runs import too_large_for_parent
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import find_run, terminal_event
-from holdfast.store.row_types import MessageRow, RunRow, Sent
+from holdfast.store.row_types import MessageRow, RunRow
 
 _encode = msgspec.json.Encoder().encode
 _signal = msgspec.json.Decoder(Signal).decode
@@ -63,18 +62,10 @@ class Inbox:
         """How often the store was read for new messages."""
         self._settled: set[str] = set()
         """Messages that were settled since that read began: it may have seen them as new."""
-        self._awaited: dict[str, dict[str, Any] | None] = {}
-        """Messages whose senders wait here, with the outcome of those that were settled here."""
-        self._sending: Batch[MessageRow, Sent] = Batch(self._send, runtime.spawn)
+        self.awaited: dict[str, dict[str, Any] | None] = {}
+        """Messages whose senders wait here (run_requests.py), with the outcome of those that were settled here."""
 
-    # --- sending -----------------------------------------------------------------------------------------------------
-
-    async def send(self, message: MessageRow) -> Sent:
-        """Write a message; messages that are sent at the same time share a transaction."""
-        return await self._sending.put(message)
-
-    async def _send(self, messages: list[MessageRow]) -> list[Sent]:
-        return await self._runtime.committer.call(self._runtime.store.send, messages)
+    # --- ends of other runs ------------------------------------------------------------------------------------------
 
     async def report_end(self, run_id: str, to_run_no: int) -> None:
         """Report the end of a run to another one that it does not report to by itself, once it has ended."""
@@ -90,24 +81,13 @@ class Inbox:
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
-    def expect(self, message_id: str) -> None:
-        """Keep the outcome of a message for its sender, until `forget`."""
-        self._awaited[message_id] = None
-
-    def forget(self, message_id: str) -> None:
-        self._awaited.pop(message_id, None)
-
-    def outcome(self, message_id: str) -> dict[str, Any] | None:
-        """The outcome of an expected message, if it was settled by this engine."""
-        return self._awaited.get(message_id)
-
     def settled(self, outcomes: Iterable[Outcome]) -> None:
         """Messages were durably applied or refused here: their senders need not query the store."""
         if self._delivering is not None:
             self._settled.update(outcome.message_id for outcome in outcomes)
         for outcome in outcomes:
-            if outcome.message_id in self._awaited:
-                self._awaited[outcome.message_id] = _verdict(outcome)
+            if outcome.message_id in self.awaited:
+                self.awaited[outcome.message_id] = _verdict(outcome)
 
     # --- delivery ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine import messages
+from holdfast.engine.event_loop import Batch
 from holdfast.engine.messages import Inbox
 from holdfast.engine.ownership.claim import Claims
 from holdfast.engine.ownership.custody import Custody
@@ -27,7 +28,7 @@ from holdfast.model.naming import unique
 from holdfast.model.statuses import BRANCH_REQUESTS, RUN_TERMINAL, RunStatus
 from holdfast.model.values import encode
 from holdfast.store.records.run_records import closing_of
-from holdfast.store.row_types import MessageRow, RunRow
+from holdfast.store.row_types import MessageRow, RunRow, Sent
 
 _encode = msgspec.json.Encoder().encode
 ENDS_HOLD = BRANCH_REQUESTS | {"cancel", "resume"}
@@ -46,6 +47,10 @@ class RunRequests:
         self._custody = custody
         self._claims = claims
         self._inbox = inbox
+        self._sending: Batch[MessageRow, Sent] = Batch(
+            lambda messages: runtime.committer.call(runtime.store.send, messages), runtime.spawn
+        )
+        """Writes messages; those that are sent at the same time share a transaction."""
 
     async def request(
         self, run_no: int, kind: str, payload: Any, timeout: float = 10.0, *, message_id: str | None = None
@@ -62,10 +67,10 @@ class RunRequests:
             raise await runtime.read(messages.too_late, store, row, kind, _encode(payload))
         message_id = message_id or unique("m_")
         message = MessageRow(message_id, run_no, kind, _encode(payload), runtime.clock.now())
-        self._inbox.expect(message_id)
+        self._inbox.awaited[message_id] = None
         moved = runtime.hub.listen(run_no)
         try:
-            sent = await self._inbox.send(message)
+            sent = await self._sending.put(message)
             if sent == "finished":
                 raise await runtime.read(messages.too_late, store, row, kind, message.payload)
             is_repeated = sent in ("duplicate", "conflict")
@@ -78,7 +83,7 @@ class RunRequests:
             return await self._outcome(row, message, moved, timeout, is_known=is_repeated)
         finally:
             runtime.hub.leave(run_no, moved)
-            self._inbox.forget(message_id)
+            self._inbox.awaited.pop(message_id, None)  # another request under the same id may have done so
 
     async def cancel(self, run_no: int, reason: str, actor: str, *, give_up_undo: bool) -> None:
         """Ask a run to stop. One that is on hold while it compensates gives up the compensations that cannot run."""
@@ -123,7 +128,7 @@ class RunRequests:
     async def _apply_here(self, row: RunRow, message: MessageRow) -> None:
         """Deliver the message; claim the run first if it has no live owner. Applying a request needs no code."""
         await self._inbox.deliver_new()
-        is_settled = self._inbox.outcome(message.message_id) is not None  # and its run is perhaps evicted already
+        is_settled = self._inbox.awaited.get(message.message_id) is not None  # and its run is perhaps evicted already
         if row.run_no not in self._custody.actors and not is_settled:
             await self._claims.release_dead_engines()
             if is_newer(row.format):
@@ -153,7 +158,7 @@ class RunRequests:
         deadline = loop.time() + timeout
         while True:
             runtime.check()
-            settled = self._inbox.outcome(message_id)
+            settled = self._inbox.awaited.get(message_id)
             if settled is not None:
                 return await self._applied(row, message, settled)
             if is_known:
@@ -169,7 +174,7 @@ class RunRequests:
                     raise NotYetApplied(f"accepted as {message_id} but not applied yet: run {row.run_id} {owner}")
                 if now.engine is None:  # its owner released it before it read the message
                     await self._apply_here(now, message)
-                    if self._inbox.outcome(message_id) is not None:
+                    if self._inbox.awaited.get(message_id) is not None:
                         continue
             is_known = True  # from now on the store is queried as well: another process may be the owner
             query_again = loop.call_at(min(deadline, loop.time() + OUTCOME_POLL_SECONDS), moved.set)

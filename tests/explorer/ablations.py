@@ -427,7 +427,7 @@ ALL = [
     Ablation("nobody looks for due timers", "an evicted run is not woken", scenarios.code,
              _method(Claims, "fire_due_timers", _nobody), TWO_STEPS),
     Ablation("nobody buries the dead", "a dead engine keeps its runs", scenarios.chain,
-             _method(Claims, "release_dead_engines", _nobody)),
+             _method(Claims, "_release_dead", _nobody)),
     Ablation("started counts as completed", "what was cut off is taken for done", scenarios.chain,
              _method(resuming, "_cut_off", _completed_when_started)),
     Ablation("cut-off bodies are forgotten", "a takeover leaves running nodes alone", scenarios.chain,

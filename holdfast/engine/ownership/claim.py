@@ -69,7 +69,7 @@ class Claims:
 
     async def sweep(self) -> int:
         """Claim everything that waits for an owner; the number of runs claimed."""
-        await self.release_dead_engines()
+        await self._release_dead()
         runtime = self._runtime
         for unknown in await runtime.read(runtime.store.unknown_owners):
             log.warning("engine %s owns runs and is not registered; they are released", unknown)
@@ -118,7 +118,13 @@ class Claims:
         return page
 
     async def release_dead_engines(self) -> None:
-        """Release the leases of engines whose process has died or that did not renew theirs in time."""
+        """Release the leases of engines whose process has died or that did not renew theirs in time, and claim what is
+        free then."""
+        if await self._release_dead():
+            await self.claim_unowned()
+
+    async def _release_dead(self) -> bool:
+        """Whether runs of dead engines were released."""
         runtime = self._runtime
         released_any = False
         for dead in await runtime.read(runtime.lease.dead_engines, runtime.clock.now()):
@@ -128,8 +134,7 @@ class Claims:
             runtime.lease.locks.remove(dead)
             log.info("engine %s (pid %d) is dead; %d run(s) released", dead.engine, dead.pid, freed)
             released_any = released_any or freed > 0
-        if released_any:
-            await self.claim_unowned()
+        return released_any
 
     async def claim_unowned(self) -> int:
         """Claim runs without an owner, page by page for as long as there is room; return how many. While timers are due
@@ -224,11 +229,11 @@ class Claims:
         """Claim those of these runs that have no owner and that this engine may drive, and load them; return how many.
         `fire_only`: the due timers of suspended runs are fired, which takes no room. Not cancellable: a claimed run
         that is never loaded would stay owned and idle."""
-        return await self._runtime.run_to_completion(self._claim(run_nos, even_without_code, fire_only))
-
-    async def _claim(self, run_nos: Sequence[int], even_without_code: bool, fire_only: bool) -> int:
         left = self._loader.is_yielded
         free = [n for n in run_nos if n not in self._custody.actors and (even_without_code or not left(n))]
+        return await self._runtime.run_to_completion(self._claim(free, even_without_code, fire_only)) if free else 0
+
+    async def _claim(self, free: list[int], even_without_code: bool, fire_only: bool) -> int:
         wanted = free if even_without_code else await self._drivable(free, only_waiting=fire_only)
         room = len(wanted) if even_without_code or fire_only else self._custody.room()
         if len(wanted) >= room and not (even_without_code or fire_only):
