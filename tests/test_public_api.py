@@ -123,7 +123,17 @@ FUNCTIONS = {
 
 METHODS: dict[str, dict[str, str]] = {
     "Engine": {
-        "start": "workflow/ run_id priority timeout persistence queue **inputs",
+        "start": "workflow/ run_id priority timeout persistence queue rollout_key **inputs",
+        "deploy": "*workflows",
+        "workflows": "",
+        "versions": "workflow",
+        "diff_versions": "workflow one other",
+        "aliases": "workflow",
+        "alias_history": "workflow alias",
+        "set_alias": "workflow alias version weights reason actor",
+        "remove_alias": "workflow alias reason actor",
+        "rollback": "workflow alias reason actor",
+        "retire": "workflow version",
         "get": "run_id",
         "list": "status workflow limit",
         "resume": "run_id wait path vars accept_change actor",

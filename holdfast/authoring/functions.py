@@ -165,7 +165,7 @@ def _constants(code: CodeType) -> list[str]:
 CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
 """Options of a child besides its inputs."""
 
-RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue"}
+RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue", "rollout_key"}
 """Names that `start`, `child` and `hf.run` reserve."""
 
 _KIND: Final[dict[Any, Literal["", "*", "**"]]] = {

@@ -42,9 +42,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "retry": ("branch_verbs", "retry", "Try failed nodes again."),
     "jump": ("branch_verbs", "jump", "Continue a run at a node, back or forward."),
     "fork": ("branch_verbs", "fork", "Continue a run from an earlier point, with edits."),
-    "branches": ("listing", "branches", "Draw the branches of a run."),
-    "diff": ("listing", "diff", "Show what differs between two branches."),
+    "branches": ("histories", "branches", "Draw the branches of a run."),
+    "diff": ("histories", "diff", "Show what differs between two branches, or two versions."),
     "recover": ("branch_verbs", "recover", "Repair a run whose rows and journal disagree."),
+    "deploy": ("deploying", "deploy", "Make workflows available by name, as versions."),
+    "workflows": ("deploying", "workflows", "List workflows, their versions and aliases."),
+    "versions": ("deploying", "versions", "List the versions of a workflow."),
+    "alias": ("deploying", "alias", "Say which version a start by name gets."),
+    "rollback": ("deploying", "rollback", "Take back the last move of an alias."),
+    "retire": ("deploying", "retire", "Let nothing of a version start any more."),
     "why": ("listing", "why", "Explain what a run waits for and what will wake it."),
     "doctor": ("checking", "doctor", "Check a database, and repair it."),
     "db": ("database_verbs", "app", "Back up, restore, activate or copy a whole database."),
@@ -194,6 +200,7 @@ def exit_code(error: Exception) -> int:
             | errors.ValueTooLarge()
             | errors.DefinitionError()
             | errors.UnknownRun()
+            | errors.UnknownVersion()
             | errors.RunExists()
             | errors.MissingCode()
             | errors.NotOurStore()

@@ -32,6 +32,7 @@ from holdfast.engine.undriven_commits import (
     copies,
     opening_commit,
     refusal_commit,
+    refuse_retired,
     signals_to_redeliver,
 )
 from holdfast.model import commands as cmd
@@ -140,7 +141,7 @@ class Branching:
         head = history.state(row.branch if asked.branch is None else asked.branch)
         asked.edits = prepare(edits, history, head)
         try:
-            plan = _plan(history, kind, asked)
+            plan = self._plan(history, kind, asked)
             self._draft(plan, kind)
         except Refusal as refusal:
             raise Refused(f"run {row.run_id}: {refusal.why}") from None
@@ -248,13 +249,18 @@ class Branching:
                     else answer_commit(row, message, {"outcome": "applied", **msgspec.to_builtins(found)})
                 )
             history = History(self._runtime.store, self._runtime.versions, row)
-            return self._commit(_plan(history, message.kind, _asked(message.payload)), message)
+            return self._commit(self._plan(history, message.kind, _asked(message.payload)), message)
         except Refusal as refusal:
             return refusal
         except HoldfastError as e:
             return Refusal(e.code, e.message)
         except msgspec.MsgspecError as e:
             return Refusal("bad_request", f"this request cannot be read: {e}")
+
+    def _plan(self, history: History, kind: str, asked: Asked) -> Plan:
+        plan = _plan(history, kind, asked)
+        refuse_retired(self._runtime.store, history.row.workflow, plan.branch.version)
+        return plan
 
     def _draft(self, plan: Plan, kind: str) -> Draft:
         """The events that leave the current branch and begin the next one."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine import missing
 from holdfast.engine.branching import Branching
 from holdfast.engine.committer import Committer, TwoWriterThreads, Writer, WriterThread
+from holdfast.engine.deployments import Deployments, Named
 from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.event_loop import check_loop, on_its_loop
 from holdfast.engine.messages import Inbox
@@ -36,6 +37,7 @@ from holdfast.engine.run_requests import RunRequests, resume_request
 from holdfast.engine.runtime import LoopReader, Reader, ReaderThreads, Runtime
 from holdfast.engine.shared_slots import LostThreads, SharedSlots
 from holdfast.engine.starting import Starting
+from holdfast.engine.version_verbs import VersionVerbs
 from holdfast.engine.versions import Versions, capabilities_here
 from holdfast.model import texts
 from holdfast.model.errors import HoldfastError, StoreError, UsageError
@@ -61,7 +63,7 @@ TELLING_SECONDS = 0.1
 theirs first."""
 
 
-class Engine:
+class Engine(VersionVerbs):
     """Everything that one process needs to drive runs. Made and opened by `holdfast.opening`."""
 
     def __init__(
@@ -86,7 +88,6 @@ class Engine:
         self.inspector = inspector(store, self.clock)
         """How its runs are read."""
         self.lease = self._make_lease()
-        self.versions = self._make_versions()
         self.runtime = Runtime(
             store,
             executor,
@@ -94,13 +95,14 @@ class Engine:
             self.clock,
             self.inspector,
             self.lease,
-            self.versions,
+            self._make_versions(),
             queues=self.queues,
             drives=drives,
         )
         self.values, self.slots, self.hub = self.runtime.values, self.runtime.slots, self.runtime.hub
         self.lost_threads = LostThreads(self.runtime)
         self.custody = Custody(self.runtime, self.lost_threads)
+        self.deployments = Deployments(self.runtime)
         self.actors = self.custody.actors
         self.on_failure: Callable[[], object] | None = None
         """Called after the store has failed for good."""
@@ -263,7 +265,7 @@ class Engine:
     @on_its_loop
     async def start(
         self,
-        workflow: Workflow[..., R],
+        workflow: Workflow[..., R] | str,
         /,
         *,
         run_id: str | None = None,
@@ -271,20 +273,24 @@ class Engine:
         timeout: float | str | timedelta | None = None,
         persistence: str | None = None,
         queue: str | None = None,
+        rollout_key: str | None = None,
         **inputs: Any,
     ) -> Run[R]:
         """Start a run; returns once it is committed. The same `run_id` with the same input is the same run; with
-        another input it is RunExists, and nothing is changed. Raises InvalidInput when an input does not fit."""
-        settings: dict[str, Any] = {}
-        if priority is not None:
-            settings["priority"] = priority
+        another input it is RunExists, and nothing is changed. Raises InvalidInput when an input does not fit.
+
+        A Python object is started as it is. By name, `"fulfil"`, `"fulfil@canary"` or `"fulfil@3"`, the database
+        decides: that alias or version, else the alias `stable` if it exists, else the latest version. Of an alias with
+        weights the `rollout_key` chooses, else the run id. The code need not be loaded here: an engine that has it
+        drives the run."""
+        chosen = {"priority": priority, "timeout": timeout, "persistence": persistence, "queue": queue}
+        settings = {name: value for name, value in chosen.items() if value is not None}
         if timeout is not None:
             settings["timeout"] = seconds(timeout)
-        if persistence is not None:
-            settings["persistence"] = persistence
-        if queue is not None:
-            settings["queue"] = queue
-        row = await self.starting.start(workflow.registered, inputs, run_id, settings)
+        if isinstance(workflow, str):
+            row = await self.starting.start_named(Named.of(workflow, rollout_key), inputs, run_id, settings)
+        else:
+            row = await self.starting.start(workflow.registered, inputs, run_id, settings)
         if self.claims.only_root_runs is not None and self.drives:
             self.claims.only_root_runs.add(row.root_no)
             if row.run_no not in self.actors:

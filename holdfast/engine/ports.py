@@ -291,6 +291,26 @@ class RunInspector(Protocol):
         """The baskets that are not empty."""
         ...
 
+    def workflows(self) -> list[dict[str, Any]]:
+        """Every workflow of the store, with its versions and aliases."""
+        ...
+
+    def versions(self, workflow: str) -> list[dict[str, Any]]:
+        """The versions of a workflow."""
+        ...
+
+    def diff_versions(self, workflow: str, one: int, other: int) -> dict[str, Any]:
+        """What differs between two versions of a workflow."""
+        ...
+
+    def aliases(self, workflow: str | None = None) -> list[dict[str, Any]]:
+        """Where aliases point."""
+        ...
+
+    def alias_history(self, workflow: str, alias: str) -> list[dict[str, Any]]:
+        """Every move of an alias."""
+        ...
+
     def audit(self, row: RunRow) -> JournalAudit:
         """The rows that a run must have by its journal, and whether it has them."""
         ...

@@ -294,6 +294,7 @@ class RunRecovery:
         if finding.ended is not None:
             runs.end(draft, finding.ended)
         commit = opening_commit(runtime.store, row, draft, branch)
+        commit.begins = None  # it began before its version was retired, if it is
         commit.change = state_rows.run_change(base, None)
         register = WaitAndTimerHistory((*history.entries, *draft.entries))
         commit.waits = list(register.wait_rows(base, history.shared_until).values())

@@ -52,8 +52,9 @@ class Pattern(msgspec.Struct):
     code_hash: str
 
     @classmethod
-    def of(cls, workflow: RegisteredWorkflow, plan: Plan) -> Pattern:
-        found = handlers.fingerprints(plan.handlers)
+    def of(cls, workflow: RegisteredWorkflow, plan: Plan, recorded: dict[str, str] | None = None) -> Pattern:
+        """`recorded`: the fingerprints of code that is not loaded here, as of when it was deployed."""
+        found = {**(recorded or {}), **handlers.fingerprints(plan.handlers)}
         return cls(workflow, plan, Inputs(workflow), InputForm(plan.definition.params), found, code_hash(found))
 
 
@@ -89,6 +90,9 @@ class Inputs:
     def __init__(self, workflow: RegisteredWorkflow) -> None:
         self._workflow = workflow
         self._fields = {p.name: self._field(p) for p in workflow.params}
+        declared = {p.name: p.schema for p in workflow.definition.params}
+        self._schemas = {p.name: of for p in workflow.params if p.annotation is Any and (of := declared.get(p.name))}
+        """Of inputs whose type only their JSON Schema tells."""
 
     def _field(self, param: Parameter) -> tuple[str, bytes, Any, Callable[[bytes], Any]]:
         """What an input is called in errors, how its field begins, its annotation, and what reads it."""
@@ -108,6 +112,8 @@ class Inputs:
             try:
                 data = values.encode(inputs.get(name), annotation, what=what)
                 read(data)
+                if name in self._schemas:
+                    _check_schema(self._schemas[name], data, what)
             except HoldfastError as e:
                 raise self._misfit(what, e) from None
             parts[name] = data
@@ -129,6 +135,12 @@ class Inputs:
             takes = ", ".join(self._fields) or "no inputs"
             raise InvalidInput(f"workflow {workflow.definition.name}: {'; '.join(wrong)}. It takes {takes}.")
         return {p.name: p.default for p in workflow.definition.params if not p.required} | inputs
+
+
+def _check_schema(schema: Any, data: bytes, what: str) -> None:
+    wrong = answers.problems(schema, data)
+    if wrong:
+        raise InvalidInput(f"{what}: {'; '.join(wrong)}")
 
 
 def check_run_id(run_id: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engine.deployments import Named
 from holdfast.engine.event_loop import Batch
 from holdfast.engine.messages import Inbox
 from holdfast.engine.ownership.custody import Custody, NumberTaken
@@ -24,7 +25,7 @@ from holdfast.engine.run_inputs import Order, Pattern, check_run_id, order_of, s
 from holdfast.engine.runtime import Runtime
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model import handlers
+from holdfast.model import handlers, values
 from holdfast.model.canonical import InputForm
 from holdfast.model.errors import (
     HoldfastError,
@@ -33,13 +34,17 @@ from holdfast.model.errors import (
     RunExists,
     StoreDamaged,
     UsageError,
+    VersionRetired,
 )
 from holdfast.model.handlers import RegisteredWorkflow
 from holdfast.model.limits import CHILD_DEPTH_MAX
+from holdfast.model.lineage import ROOT_BRANCH
 from holdfast.model.naming import unique
 from holdfast.model.state import RunState, code_hash
 from holdfast.rules.draft import ChildToCreate
-from holdfast.store.row_types import Commit, RunRow
+from holdfast.store.records.run_records import creation_of
+from holdfast.store.records.version_records import version_code
+from holdfast.store.row_types import Commit, CommitResult, RunRow
 
 log = logging.getLogger("holdfast.engine")
 RUN_NUMBERS = 1024
@@ -60,6 +65,9 @@ class Starting:
         self._last_no = 0
         self._patterns: dict[int, Pattern] = {}
         """By the identity of the workflow, which the pattern keeps."""
+        self._stored_patterns: dict[tuple[str, int], Pattern] = {}
+        self._retired: dict[str, set[int]] = {}
+        """Versions of children that were found to be retired; each is looked up again before a child is refused."""
         self._preparing: Batch[RegisteredWorkflow, Pattern] = Batch(self._prepare, runtime.spawn)
         self._numbering: Batch[None, int] = Batch(self._give_numbers, runtime.spawn)
 
@@ -77,14 +85,56 @@ class Starting:
             existing = await runtime.read(runtime.store.run, run_id)
             if existing is not None:
                 return await runtime.read(self._same, existing, order)
+        return await self._create(order, run_id, run_id or unique("run_"))
+
+    async def start_named(
+        self, named: Named, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
+    ) -> RunRow:
+        """The same by name: the version is chosen when the run is created. One that is retired between the choice and
+        the commit refuses the commit, however long an engine took in between, and the choice is made again."""
+        runtime = self._runtime
+        runtime.check()
+        new_id = run_id or unique("run_")
+        if run_id is not None:
+            check_run_id(run_id)
+            existing = await runtime.read(runtime.store.run, run_id)
+            if existing is not None:
+                given = values.canonical(inputs, what="the input")
+                return await runtime.read(self._same_run, existing, named.workflow, given)
+        refused: set[int] = set()
         while True:
-            actor = self._actor(order, run_id or unique("run_"), await self.number(), None)
+            version = await runtime.read(named.choose, runtime.store, new_id)
+            pattern = await runtime.read(self._pattern_of, named.workflow, version)
+            try:
+                return await self._create(order_of(pattern, inputs, settings), run_id, new_id)
+            except VersionRetired:
+                if version in refused:
+                    raise
+                refused.add(version)
+
+    def _pattern_of(self, workflow: str, version: int) -> Pattern:
+        """The pattern of a version of the store, whatever is loaded here."""
+        pattern = self._stored_patterns.get((workflow, version))
+        if pattern is None:
+            row = self._runtime.store.version(workflow, version)
+            assert row is not None, "a version that was chosen exists"
+            plan = self._runtime.versions.numbered(workflow, version)
+            recorded = version_code(row).fingerprints
+            pattern = Pattern.of(self._runtime.versions.stored(row), plan, recorded)
+            self._stored_patterns[workflow, version] = pattern
+        return pattern
+
+    async def _create(self, order: Order, run_id: str | None, new_id: str) -> RunRow:
+        """Commit a new run; `run_id` is the id that the caller has chosen, which another run may get meanwhile."""
+        runtime = self._runtime
+        while True:
+            actor = self._actor(order, new_id, await self.number(), None)
             try:
                 assert actor.creating is not None
                 await (self._write(actor) if actor.creating.create_unowned else self._begin(actor))
             except NumberTaken:
                 continue
-            except LeaseLost:
+            except (LeaseLost, VersionRetired):
                 existing = await runtime.read(runtime.store.run, run_id) if run_id is not None else None
                 if existing is None:
                     raise
@@ -106,6 +156,8 @@ class Starting:
         if landed.refusal == "number_taken":
             self.forget_numbers([actor.run_no])
             raise NumberTaken(landed.detail)
+        if landed.refusal == "retired":
+            raise VersionRetired(landed.detail)
         if landed.refusal == "damaged":
             raise StoreDamaged(f"run {actor.run_id} was not written: {landed.detail}")
         if landed.refusal is not None:
@@ -119,7 +171,7 @@ class Starting:
             pattern = self._patterns.get(id(workflow))
             if pattern is None:
                 try:
-                    plan = await runtime.versions.of(workflow.definition, runtime.committer, runtime.clock.now())
+                    plan = await runtime.versions.of(workflow, runtime.committer, runtime.clock.now())
                     pattern = self._patterns[id(workflow)] = Pattern.of(workflow, plan)
                 except HoldfastError as e:
                     found.append(e)
@@ -133,7 +185,7 @@ class Starting:
         actor = RunActor(self._custody, order.plan, state, 1, None)
         queues = runtime.queues
         is_served = queues is None or setting(order.event, order.plan, "queue") in queues
-        create_unowned = not (runtime.drives and is_served)
+        create_unowned = not (runtime.drives and is_served and runtime.versions.is_loaded(order.plan))
         if not create_unowned and not self._custody.has_room_for(order.plan):  # an engine that has room claims it
             create_unowned = self._custody.has_unclaimed_runs = True
         runtime.values.put(run_no, 1, order.input)
@@ -145,21 +197,27 @@ class Starting:
         return actor
 
     def _same(self, existing: RunRow, order: Order) -> RunRow:
-        name = order.plan.definition.name
-        if self.is_same(existing, name, order.plan.version, order.event.input_hash, order.given):
+        known = (order.plan.version, order.event.input_hash)
+        return self._same_run(existing, order.plan.definition.name, order.given, known)
+
+    def _same_run(self, existing: RunRow, workflow: str, given: bytes, known: tuple[int, str] | None = None) -> RunRow:
+        if self.is_same(existing, workflow, given, known):
             return existing
-        what = "another input" if existing.workflow == name else f"another workflow, {existing.workflow}"
+        what = "another input" if existing.workflow == workflow else f"another workflow, {existing.workflow}"
         raise RunExists(f"run {existing.run_id} exists with {what}; nothing was changed. Choose another run id.")
 
-    def is_same(self, existing: RunRow, workflow: str, version: int, input_hash: str, given: bytes) -> bool:
-        """Whether a run that exists has this workflow and this input, by the schema of the version that it follows."""
+    def is_same(self, existing: RunRow, workflow: str, given: bytes, known: tuple[int, str] | None = None) -> bool:
+        """Whether a run that exists has this workflow and this input, by the schema of the version that it began with
+        (a branch may follow another one). `known`: a version and the hash of the input by its schema."""
         if existing.workflow != workflow:
             return False
-        if existing.version != version:
-            input_hash = InputForm(self._runtime.versions.numbered(workflow, existing.version).definition.params).hash(
-                given
-            )
-        return existing.input_hash == input_hash
+        version = existing.version
+        if existing.branch != ROOT_BRANCH:
+            version = creation_of(self._runtime.store, existing).version
+        if known is not None and known[0] == version:
+            return existing.input_hash == known[1]
+        form = InputForm(self._runtime.versions.numbered(workflow, version).definition.params)
+        return existing.input_hash == form.hash(given)
 
     # --- run numbers ---------------------------------------------------------------------------------------
 
@@ -215,6 +273,8 @@ class Starting:
         pattern = self._patterns.get(id(workflow))
         if pattern is None:
             pattern = await committer.when_not_full(lambda: self._preparing.put(workflow))
+        if pattern.plan.version in self._retired.get(name, ()):
+            await self._refuse_retired(name, pattern.plan.version)
         order = order_of(pattern, inputs, {})
         attach = False
         if run_id is not None:
@@ -239,6 +299,21 @@ class Starting:
             given=order.given,
         )
 
+    def note_refusal(self, outcome: CommitResult, actors: Sequence[RunActor]) -> None:
+        """A commit of these runs was refused. If one of the children that it creates has a retired version, the bodies
+        that asked for them ask again, and then `order_child` refuses it."""
+        if outcome.refusal == "number_taken":
+            self.forget_numbers([actor.run_no for actor in actors])
+        elif outcome.refusal == "retired":
+            for actor in actors:
+                self._retired.setdefault(actor.plan.definition.name, set()).add(actor.plan.version)
+
+    async def _refuse_retired(self, workflow: str, version: int) -> None:
+        row = await self._runtime.read(self._runtime.store.version, workflow, version)
+        if row is not None and row.retired_at is not None:
+            raise VersionRetired(f"version {version} of the child workflow {workflow} is retired: nothing of it starts")
+        self._retired[workflow].discard(version)
+
     def children(self, parent: RunActor, specs: Sequence[ChildToCreate]) -> list[RunActor]:
         """The children that a commit of their parent creates; those that exist already are only followed."""
         return [self._child(parent, spec) for spec in specs if not self._exists(parent, spec)]
@@ -251,7 +326,7 @@ class Starting:
         if existing is None:
             return False
         child = spec.spec
-        if not self.is_same(existing, child.workflow, child.version, child.input_hash, child.given):
+        if not self.is_same(existing, child.workflow, child.given, (child.version, child.input_hash)):
             raise RunExists(f"child {spec.run_id} of run {parent.run_id} exists with another input")
         if not child.detached:
             self._runtime.spawn(self._follow_when_committed(parent, spec.run_id))

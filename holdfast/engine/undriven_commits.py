@@ -63,8 +63,18 @@ def opening_commit(store: Store, row: RunRow, draft: Draft, branch: Branch, orig
         opens=BranchRow(row.run_no, *cut, origin_no, draft.now),
         gone=[key for key in before if key not in after],
         version=branch.version if branch.version != row.version else 0,
+        begins=(row.workflow, branch.version),
         expected_hash=row.head_hash,
     )
+
+
+def refuse_retired(store: Store, workflow: str, version: int) -> None:
+    """Raise Refusal if a branch would begin under a retired version. The commit that opens it is refused as well, if
+    the version is retired meanwhile."""
+    row = store.version(workflow, version)
+    if row is not None and row.retired_at is not None:
+        what = f"version {version} of workflow {workflow} is retired, and nothing of it starts"
+        raise Refusal("version_retired", f"{what}. Deploy it again, or name another version")
 
 
 def signals_to_redeliver(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.inspect import run_views, wait_views
+from holdfast.inspect import run_views, version_views, wait_views
 from holdfast.inspect.doctor.check import audited
 from holdfast.inspect.paths import execution_paths, process_info
 from holdfast.inspect.why import why
@@ -95,6 +95,26 @@ class Inspector:
     def baskets(self) -> list[dict[str, Any]]:
         """The baskets that are not empty."""
         return wait_views.baskets_json(self._store)
+
+    def workflows(self) -> list[dict[str, Any]]:
+        """Every workflow of the store, with its versions and aliases."""
+        return version_views.workflows_json(self._store)
+
+    def versions(self, workflow: str) -> list[dict[str, Any]]:
+        """The versions of a workflow."""
+        return version_views.versions_json(self._store, workflow)
+
+    def diff_versions(self, workflow: str, one: int, other: int) -> dict[str, Any]:
+        """What differs between two versions of a workflow."""
+        return version_views.diff_json(self._store, workflow, one, other)
+
+    def aliases(self, workflow: str | None = None) -> list[dict[str, Any]]:
+        """Where aliases point."""
+        return version_views.aliases_json(self._store, workflow)
+
+    def alias_history(self, workflow: str, alias: str) -> list[dict[str, Any]]:
+        """Every move of an alias."""
+        return version_views.history_json(self._store, workflow, alias)
 
     def audit(self, row: RunRow) -> JournalAudit:
         """The rows that a run must have by its journal, and whether it has them."""

@@ -77,6 +77,24 @@ class UnknownRun(HoldfastError):
     code = "unknown_run"
 
 
+class UnknownVersion(HoldfastError):
+    """There is no workflow of this name in the database, or no such version or alias of it.
+
+    `holdfast workflows` lists what was deployed or started here, `holdfast versions NAME` the versions of one.
+    """
+
+    code = "unknown_version"
+
+
+class VersionRetired(HoldfastError):
+    """The version is retired: nothing of it starts.
+
+    Start another version (`NAME@latest`), or deploy this one again: `holdfast deploy FILE.py:NAME`.
+    """
+
+    code = "version_retired"
+
+
 class RunExists(HoldfastError):
     """A run with this id exists with another input.
 

@@ -118,7 +118,7 @@ class Tale:
     async def _ask(self, engine: Engine, run: hf.Run[Any], request: Request) -> None:
         row = engine.store.run(RUN)
         assert row is not None
-        history = History(engine.store, engine.versions, row)
+        history = History(engine.store, engine.runtime.versions, row)
         kind, options = meaning(request, history)
         target = next((options[name] for name in ("at", "to", "node") if name in options), None)
         before = len(history.rows)
@@ -134,7 +134,7 @@ class Tale:
         left_out = kind == "jump" and bool(seen["skipped"])
         now = engine.store.run(RUN)
         assert now is not None
-        led_there = bool(History(engine.store, engine.versions, now).state(now.branch).fold.entered)
+        led_there = bool(History(engine.store, engine.runtime.versions, now).state(now.branch).fold.entered)
         self.passed_over = was_skipped or left_out or led_there or (self.passed_over and kind != "fork")
         if not request.live:
             await self._end(run)

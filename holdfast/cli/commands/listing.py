@@ -1,10 +1,8 @@
-"""`holdfast list`, `events`, `why`, `branches`, `diff` and `engines`: what a database has, read without an engine."""
+"""`holdfast list`, `events`, `why` and `engines`: what a database has, read without an engine."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +10,7 @@ import typer
 
 from holdfast.cli import databases, output
 from holdfast.cli.options import Db, Json, Limit, RunIdPrefix, source_of_words
-from holdfast.cli.progress import SYMBOLS, UNFINISHED
+from holdfast.cli.progress import UNFINISHED
 from holdfast.cli.wording import waits_text
 from holdfast.inspect import run_views
 from holdfast.inspect.inspector import Inspector
@@ -31,7 +29,7 @@ from holdfast.store.liveness import Life, Locks, life_of
 from holdfast.store.row_types import EngineRow, RunRow
 
 VALUE_WIDTH = 60
-"""Columns of a value in a table of differences, or in a line about an event."""
+"""Columns of a value in a line about an event."""
 EVENT_WIDTH = 160
 CODE_SHOWN = 3
 """Names of code that the table of engines shows without --wide."""
@@ -226,110 +224,6 @@ def brief(data: dict[str, Any]) -> str:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         parts.append(f"{name}={output.line(text, VALUE_WIDTH)}")
     return " ".join(parts)
-
-
-# --- branches -------------------------------------------------------------------------------------------------------
-
-
-def branches(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
-    """Draw the branches of a run as a tree; as plain rows if stdout is not a terminal.
-
-    \b
-    Examples:
-      holdfast branches order-42
-      holdfast show order-42 --branch 1
-    """
-    with databases.reading(db) as store:
-        row = databases.find_by_prefix(store, run)
-        shown = Inspector(store, clock_of(store)).branches(row)
-    if json:
-        output.document(shown)
-    elif sys.stdout.isatty():
-        output.write(f"run {output.line(row.run_id)}  {output.line(row.workflow)}")
-        for text in branch_tree(shown):
-            output.write(text)
-    else:
-        headers = ["BRANCH", "PARENT", "AFTER", "STATUS", "EVENTS", "WHAT"]
-        cells = ("branch", "parent", "cutoff_seq", "status", "events")
-        rows = [[*(str(branch[name] or "-") for name in cells), _branch_reason(branch)] for branch in shown]
-        for text in output.table(headers, rows):
-            output.write(text)
-
-
-def branch_tree(branches: list[dict[str, Any]]) -> Iterator[str]:
-    """Each branch below the one that it was opened from."""
-    below: dict[int | None, list[dict[str, Any]]] = {}
-    for branch in branches:
-        below.setdefault(branch["parent"], []).append(branch)
-
-    def draw(branch: dict[str, Any], indent: str, mark: str) -> Iterator[str]:
-        symbol = output.paint(SYMBOLS[branch["status"]], output.STATUS_COLOURS[branch["status"]])
-        cut = f", after event {branch['cutoff_seq']}" if branch["parent"] is not None else ""
-        about = f"{branch['status']}, {output.count(branch['events'], 'event')}{cut}"
-        yield f"{indent}{mark}{symbol} {branch['branch']}  {_branch_reason(branch)}  {output.paint(about, 'dim')}"
-        inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
-        children = below.get(branch["branch"], [])
-        for child in children:
-            yield from draw(child, inner, "└─ " if child is children[-1] else "├─ ")
-
-    for root in below.get(None, []):
-        yield from draw(root, "", "")
-
-
-def _branch_reason(branch: dict[str, Any]) -> str:
-    """Why a branch was opened."""
-    words = {"start": "start", "fork": "fork at", "jump": "jump to", "retry": "retry of", "recovery": "recovery"}
-    text = words.get(branch["reason"], str(branch["reason"]))
-    if branch["target"]:
-        text += f" {output.line(branch['target'])}"
-    if branch["origin"]:
-        text = f"forked from run {output.line(branch['origin'])}"
-    if branch["actor"]:
-        text += f", by {output.line(branch['actor'])}"
-    return text + (" (current)" if branch["current"] else "")
-
-
-def diff(
-    run: RunIdPrefix,
-    one: Annotated[int, typer.Argument(metavar="BRANCH", help="A branch.")],
-    other: Annotated[int, typer.Argument(metavar="BRANCH", help="Another branch.")],
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Show the outputs and statuses that differ between two branches.
-
-    \b
-    Examples:
-      holdfast diff order-42 1 2
-      holdfast diff order-42 1 2 --json | jq '.nodes[].node'
-    """
-    with databases.reading(db) as store:
-        found = Inspector(store, clock_of(store)).diff(databases.find_by_prefix(store, run), one, other)
-    if json:
-        output.document(found)
-        return
-    rows = [[name, *(_value(found[side][name]) for side in ("one", "other"))] for name in ("status", "input", "result")]
-    rows = [row for row in rows if row[1] != row[2]]
-    for node in found["nodes"]:
-        name = output.line(instance_text(node["node"], node["path"], node["visit"]))
-        rows.append([name, _instance(node["one"]), _instance(node["other"])])
-    if not rows:
-        output.write(f"branches {one} and {other} have the same outputs and statuses")
-        return
-    for text in output.table(["", f"BRANCH {one}", f"BRANCH {other}"], rows):
-        output.write(text)
-
-
-def _instance(instance: dict[str, Any] | None) -> str:
-    if instance is None:
-        return "-"
-    value = "" if instance["output"] is None else f" {_value(instance['output'])}"
-    error = "" if instance["error"] is None else f": {output.line(instance['error']['message'], VALUE_WIDTH)}"
-    return f"{instance['status']}{value}{error}"
-
-
-def _value(value: Any) -> str:
-    return output.line(value if isinstance(value, str) else output.json_text(value, compact=True), VALUE_WIDTH)
 
 
 # --- engines --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ On crash: of the detaching command, the run is committed or it is not; of its pr
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json as stdlib_json
 import os
 import subprocess
@@ -148,7 +149,14 @@ def _print_notes(engine: Engine, run: Run[Any], about: str) -> None:
 
 
 def start(
-    target: Target,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME|NAME[@ALIAS]",
+            help="The workflow in a file; or what was deployed under a name.",
+            show_default=False,
+        ),
+    ],
     given: GivenInput = None,
     assignments: InputAssignments = None,
     run_id: NewRunId = None,
@@ -158,26 +166,44 @@ def start(
     priority: Annotated[
         int | None, typer.Option("--priority", help="Runs of a workflow with a higher priority are started first.")
     ] = None,
+    rollout_key: Annotated[
+        str | None,
+        typer.Option("--rollout-key", help="Decides between the versions of an alias; else the run's id does."),
+    ] = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Start a run without driving it: it is stored, and a worker claims it. Prints the run's id.
 
+    By name no code is loaded here: the database has the definition. NAME@ALIAS and NAME@VERSION say which version; NAME
+    alone means the alias `stable` if there is one, else the latest.
+
     \b
     Examples:
       holdfast start shop.py:fulfil --input @order.json --run-id order-42
+      holdfast start fulfil@canary --input @order.json --rollout-key customer-7
       holdfast start reports.py:monthly --set month=2024-05 --queue slow
     """
     values, url = inputs.read(given, assignments or ()), configuration.database_url(db)
     with output.only_json(json):
-        module, workflow = load_target(target)
-        inputs.keep_text(values, assignments or (), workflow.definition.params)
-        options = {"run_id": run_id, "queue": queue, "priority": priority}
-        started = asyncio.run(_start(url, workflow, source_files(module), values, options))
+        options = {"run_id": run_id, "queue": queue, "priority": priority, "rollout_key": rollout_key}
+        if _is_name(target):
+            started = asyncio.run(_start(url, target, set(), values, options))
+        else:
+            module, workflow = load_target(target)
+            inputs.keep_text(values, assignments or (), workflow.definition.params)
+            started = asyncio.run(_start(url, workflow, source_files(module), values, options))
     if json:
         output.document(started)
     else:
         output.write(output.line(started["run_id"]))
+
+
+def _is_name(target: str) -> bool:
+    """Whether a target is the name of a deployed workflow: NAME@ALIAS always is, NAME unless a module is called so."""
+    if "@" in target:
+        return True
+    return target.isidentifier() and importlib.util.find_spec(target) is None and not Path(f"{target}.py").exists()
 
 
 async def _start(

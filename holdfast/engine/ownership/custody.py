@@ -25,7 +25,7 @@ from holdfast.engine.run_inputs import setting
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.shared_slots import LostThreads
 from holdfast.engine.slots import Place
-from holdfast.model.errors import HoldfastError, LeaseLost, NewerFormat, StoreDamaged, StoreError
+from holdfast.model.errors import HoldfastError, LeaseLost, NewerFormat, StoreDamaged, StoreError, VersionRetired
 from holdfast.model.plans import Plan
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.model.views import command_line
@@ -211,6 +211,8 @@ class Custody:
         error: HoldfastError
         if is_new and outcome.refusal == "number_taken":  # the caller that starts it gets another number
             error = NumberTaken(outcome.detail)
+        elif is_new and outcome.refusal == "retired":
+            error = VersionRetired(outcome.detail)
         elif outcome.refusal == "damaged":
             error = StoreDamaged(f"run {actor.run_id}: {outcome.detail}")
             log.error("%s", error)
@@ -223,7 +225,7 @@ class Custody:
             runtime.spawn(self.let_go(actor, f"{code}: {outcome.detail}"))
         elif outcome.refusal == "replaced":
             return  # it has another owner
-        elif not runtime.stopping and not (is_new and outcome.refusal == "number_taken"):
+        elif not runtime.stopping and not (is_new and outcome.refusal in ("number_taken", "retired")):
             lease, is_fenced = (actor.run_no, actor.token), outcome.refusal == "fenced"
             runtime.spawn(self.with_claim(lease, self.reclaim, actor, is_fenced, unused=False))
 

@@ -294,8 +294,7 @@ class Turn:
                 self._move(Life.IDLE)
 
     def _refused(self, outcome: CommitResult) -> None:
-        if outcome.refusal == "number_taken":
-            self._parts.starting.forget_numbers([self.actor.run_no, *(child.actor.run_no for child in self.children)])
+        self._parts.starting.note_refusal(outcome, [self.actor, *(child.actor for child in self.children)])
         for child in self.children:
             child.actor.detach(LeaseLost(f"its parent's commit was refused: {outcome.refusal}"))
         if outcome.refusal == "replaced":  # what was asked for is done; what follows from it is the next owner's
