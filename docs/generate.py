@@ -205,7 +205,7 @@ def _verbs(page: str) -> list[str]:
     """A table of the verbs, each with a link to the section that has its options."""
     lines = ["| verb | what it does |", "|---|---|"]
     for verb, (_, _, about) in command_line.COMMANDS.items():
-        before = page.partition(f"<!-- verb {verb}")[0]
+        before = re.split(rf"<!-- verb {verb} ", page, maxsplit=1)[0]
         heading = re.findall(r"^## (.+)$", before, re.MULTILINE)[-1]
         anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
         lines.append(f"| [`{verb}`](#{anchor}) | {about[0].lower()}{about[1:].rstrip('.')} |")

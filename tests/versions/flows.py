@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast as hf
-from holdfast.authoring import workflows
+from holdfast.authoring import rivals
 
 Declared = hf.Workflow[..., Any]
 
@@ -28,7 +28,7 @@ async def vs_third(x: int) -> int:
 
 def declare(function: Callable[..., Any], **options: Any) -> Declared:
     """A workflow under a name that an earlier release may have had with other content."""
-    workflows._claimed.pop(options.get("name", function.__name__), None)
+    rivals._claimed.pop(options.get("name", function.__name__), None)
     return hf.workflow(**options)(function)
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.authoring import workflows
+from holdfast.authoring import rivals
 from holdfast.model import handlers
 from tests.engine.kit import check_journal
 from tests.versions.flows import declare, line, vs_first, vs_second, vs_third
@@ -29,7 +29,7 @@ def vs_typed(order: Order, note: str = "none") -> int:
 def forget(name: str) -> None:
     """The program has its handlers, and no longer the workflow itself."""
     handlers._workflows.pop(name, None)
-    workflows._claimed.pop(name, None)
+    rivals._claimed.pop(name, None)
 
 
 async def test_the_same_content_has_the_same_number_and_other_content_the_next(address: str) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast branches` and `diff`: the lines of history of a run, and what differs between two of them or two versions."""
+"""`holdfast branches` and `diff`: the branches of a run, and what differs between two of them or two versions."""
 
 from __future__ import annotations
 
