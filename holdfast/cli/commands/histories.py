@@ -9,15 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import databases, output
+from holdfast.cli.commands.listing import VALUE_WIDTH
 from holdfast.cli.options import Db, Json, RunIdPrefix
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import version_views
 from holdfast.inspect.inspector import Inspector
 from holdfast.model.naming import instance_text
 from holdfast.store.clocks import clock_of
-
-VALUE_WIDTH = 60
-"""Columns of a value in a table of differences."""
 
 
 def branches(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
