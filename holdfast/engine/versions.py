@@ -106,8 +106,7 @@ class Versions(Plans):
 
 def code_of(workflow: RegisteredWorkflow, code: CodeLocation | None = None) -> bytes:
     """What is stored about the code of a workflow that is loaded here; `code`: where it was loaded from instead."""
-    used = [handlers.find(name) for name in sorted(handlers_of(workflow.definition.nodes))]
-    fingerprints = {handler.name: handler.fingerprint for handler in used if handler is not None}
+    fingerprints = handlers.fingerprints(sorted(handlers_of(workflow.definition.nodes)))
     return msgspec.json.encode(VersionCode(code or workflow.code, fingerprints))
 
 
