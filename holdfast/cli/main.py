@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cancel": ("requesting", "cancel", "Cancel runs."),
     "retry": ("branch_verbs", "retry", "Try failed nodes again."),
     "jump": ("branch_verbs", "jump", "Continue a run at a node, back or forward."),
+    "reopen": ("branch_verbs", "reopen", "Let a completed run continue at a ticket."),
     "fork": ("branch_verbs", "fork", "Continue a run from an earlier point, with edits."),
     "branches": ("histories", "branches", "Draw the branches of a run."),
     "diff": ("histories", "diff", "Show what differs between two branches, or two versions."),

@@ -288,6 +288,16 @@ class Run(Generic[R]):
         return self
 
     @on_its_loop
+    async def reopen(
+        self, ticket: str, *, basket: str = "", vars: dict[str, Any] | None = None, actor: str = ""
+    ) -> Run[R]:
+        """Let a completed run continue where one of its tickets leads. With `basket` it first waits there."""
+        held = texts.name(basket, "the basket") if basket else ""
+        asked = Asked(ticket, basket=held, actor=texts.actor(actor, "run.reopen"))
+        await self._engine.branching.ask(self.run_id, "reopen", asked, {"vars": vars} if vars else None)
+        return self
+
+    @on_its_loop
     async def retry(self, node: str | None = None, *, edits: dict[str, Any] | None = None, actor: str = "") -> Run[R]:
         """Let what failed (or one node of it) try again, with the same idempotency keys and what it remembers."""
         asked = Asked(node, actor=texts.actor(actor, "run.retry"))
@@ -368,8 +378,7 @@ class Run(Generic[R]):
         return self._row(), self._runtime.inspector.events(self._run_no, after)
 
     def _row_and_waits(self) -> tuple[RunRow, list[Wait] | None]:
-        row = self._row()
-        return row, self._runtime.inspector.external_waits(row)
+        return (row := self._row()), self._runtime.inspector.external_waits(row)
 
     def _row(self) -> RunRow:
         row = self._runtime.store.run_by_no(self._run_no)
@@ -382,8 +391,7 @@ def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
     """The error for a caller that waits for a run which only a request from outside can move."""
     more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
     command = command_line(*wait_ended_by(waits[0], alone=len(waits) == 1)).strip("`")
-    waits_for = f"{wait_place(waits[0])}{wait_text(waits[0])}{more}"
-    message = f"run {run_id} is suspended: {waits_for}. To continue: {command}"
+    message = f"run {run_id} is suspended: {wait_place(waits[0])}{wait_text(waits[0])}{more}. To continue: {command}"
     return RunSuspended(message, run_id, tuple(waits), command)
 
 

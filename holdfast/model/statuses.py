@@ -62,7 +62,7 @@ of errors, both in the same commit."""
 
 RUN_TERMINAL: Final = frozenset({R.COMPLETED, R.FAILED, R.CANCELLED})
 NODE_SETTLED: Final = frozenset({N.COMPLETED, N.FAILED, N.SKIPPED, N.CANCELLED})
-BRANCH_REQUESTS: Final = frozenset({"fork", "jump", "retry", "recover"})
+BRANCH_REQUESTS: Final = frozenset({"fork", "jump", "reopen", "retry", "recover"})
 """Kinds of messages that ask for a new branch. A run accepts these even after it has ended, and no other kinds."""
 
 

@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.model import events as ev
-from holdfast.model.expressions import nodes_of
 from holdfast.model.limits import INSTANCES_LISTED_MAX
-from holdfast.model.lineage import Dropped, instance_named, is_collected, owners_of, scopes_around
+from holdfast.model.lineage import is_collected, scopes_around
 from holdfast.model.naming import (
     Instance,
-    depth,
     instance_text,
     is_undo,
     parse_instance,
@@ -26,11 +24,12 @@ from holdfast.model.naming import (
     undone_instance,
 )
 from holdfast.model.plans import Plan
+from holdfast.model.problems import choices
 from holdfast.model.state import RunState
-from holdfast.model.statuses import NODE_SETTLED, NodeStatus, RunStatus
-from holdfast.rules.body_reports import TICKET
-from holdfast.rules.branch_opening import Asked, Edits, Opening
+from holdfast.model.statuses import NodeStatus, RunStatus
+from holdfast.rules.branch_opening import REOPEN, Asked, Edits, Opening
 from holdfast.rules.cut_boundaries import end_of, whole
+from holdfast.rules.cut_reopened import failed, reopen
 from holdfast.rules.draft import Refusal
 
 START = "start"
@@ -44,6 +43,8 @@ def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, pl
             opening = _retry(asked.target, line, head)
         case "jump":
             opening = _jump(asked.target, asked.edits, line, head, plan)
+        case "reopen":
+            opening = _reopen_ended(asked, line, head, plan)
         case _:
             opening = _fork(asked, line, head, plan)
     of_undos = any(is_undo(parse_instance(text)[0]) for text in (*opening.reopened, *opening.dropped))
@@ -69,7 +70,7 @@ def _fork(asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) ->
         _refuse_undone(head)
         opening = _cut("accept_change" if accepts_change else "fork", "end", line, end_of(line))
         opening.accepts_change = accepts_change
-        _reopen(opening, failed(line, head), line, head)
+        reopen(opening, failed(line, head), line, head)
         return opening
     if target == START:
         return _cut("fork", START, line, 0)
@@ -127,6 +128,22 @@ def _jump(target: str | int | None, edits: Edits, line: Sequence[ev.Entry], head
     return _forward(node, edits, line, head, plan)
 
 
+def _reopen_ended(asked: Asked, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
+    """Let a run that has completed continue where one of its tickets leads."""
+    if head.status is not RunStatus.COMPLETED:
+        raise Refusal("not_completed", f"only a run that has completed is reopened, and this one is {head.status}")
+    target = plan.definition.tickets.get(str(asked.target))
+    if target is None:
+        raise Refusal(
+            "unknown_ticket",
+            f"there is no ticket {asked.target!r}: {choices(str(asked.target), plan.definition.tickets, 'tickets')}",
+        )
+    in_journey = plan.definition.start
+    opening = (_forward if in_journey else _jump)(target, asked.edits, line, head, plan)
+    opening.reason, opening.target, opening.basket = REOPEN, str(asked.target), asked.basket
+    return opening
+
+
 def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, plan: Plan) -> Opening:
     """Skip everything that the target waits for and that has not completed; everything else continues."""
     _refuse_undone(head)
@@ -145,7 +162,7 @@ def _forward(node: str, edits: Edits, line: Sequence[ev.Entry], head: RunState, 
     opening.enter = node
     opening.skipped = tuple(name for name in passed if name not in given)
     opening.dropped = tuple(there[name].text for name in passed if name in there)
-    _reopen(opening, failed(line, head), line, head)
+    reopen(opening, failed(line, head), line, head)
     return opening
 
 
@@ -155,7 +172,7 @@ def _back(kind: str, target: Instance, line: Sequence[ev.Entry], head: RunState)
     opening = _cut(kind, instance_text(*target), line, end_of(line))
     undone = [instance_text(*undone_instance(*ns.instance)) for ns in head.changed if is_undo(ns.node)]
     opening.dropped = (opening.target, *undone)
-    _reopen(opening, failed(line, head), line, head)
+    reopen(opening, failed(line, head), line, head)
     return opening
 
 
@@ -182,7 +199,7 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
         hint = _to_resume(head) or f"; it has the status {head.status}"
         raise Refusal("nothing_failed", f"nothing of the run has failed{hint}")
     opening = _cut("retry", ", ".join(instance_text(*key) for key in found) or "its end", line, end_of(line))
-    _reopen(opening, found, line, head)
+    reopen(opening, found, line, head)
     return opening
 
 
@@ -209,19 +226,6 @@ def _to_resume(head: RunState, wanted: Instance | None = None) -> str:
             where = instance_text(wait.node, wait.path, wait.visit)
             return f" for good: {where} waits in the basket {wait.basket!r}; resume {wait.wait_id} to run it again"
     return ""
-
-
-def failed(line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
-    """Instances that failed for good and because of which the run cannot complete."""
-    status = {ns.instance: ns.status for ns in head.changed}
-    found: dict[Instance, None] = {}
-    for entry in line:
-        e = entry.event
-        if type(e) is not ev.NodeFailed or e.retryable or not e.counts or not entry.node or not entry.path:
-            continue
-        if status.get((entry.node, entry.path, entry.visit)) is NodeStatus.FAILED:
-            found[entry.node, entry.path, entry.visit] = None
-    return list(found)
 
 
 def _retry_undos(wanted: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> Opening:
@@ -271,63 +275,7 @@ def _refuse_undone(head: RunState) -> None:
         )
 
 
-# --- what runs again ------------------------------------------------------------------------------------------------
-
-
-def _reopen(opening: Opening, found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> None:
-    """Reopen what failed and what was cancelled because of it; drop what was skipped because of it."""
-    skipped = [instance_text(*key) for key in _skipped_because_of(found, line, head.plan)]
-    opening.dropped = tuple(dict.fromkeys((*opening.dropped, *skipped)))
-    gone = Dropped(head.plan, [parse_instance(text) for text in opening.dropped], line)
-    goes_on = [key for key in (*found, *_cancelled(found, line, head)) if not gone.has(key[0], key[1], line[-1].seq)]
-    opening.reopened = tuple(instance_text(*key) for key in dict.fromkeys(goes_on))
-
-
-def _cancelled(found: Sequence[Instance], line: Sequence[ev.Entry], head: RunState) -> list[Instance]:
-    """Instances that were cancelled, except those inside a map or loop that stays as it ended, and those that a ticket
-    cancelled. One that had pended pends again, also if it was counted as completed: it was not resumed."""
-    pended = _pended_when_cancelled(line)
-    reasons = {(e.node, e.path, e.visit): e.event.reason for e in line if type(e.event) is ev.NodeCancelled}
-    status = {ns.instance: ns.status for ns in head.changed}
-    alive = dict.fromkeys(found)
-    for ns in sorted(head.changed, key=lambda ns: depth(ns.path)):  # maps and loops before what is in them
-        key = ns.instance
-        was_stopped = ns.status is NodeStatus.CANCELLED or (ns.status is NodeStatus.COMPLETED and key in pended)
-        if not was_stopped or is_undo(ns.node) or reasons.get(key) == TICKET:
-            continue
-        if all(owner in alive or status.get(owner) not in NODE_SETTLED for owner in owners_of(head.plan, key)):
-            alive[key] = None
-    return list(alive)[len(found) :]
-
-
-def _pended_when_cancelled(line: Sequence[ev.Entry]) -> set[Instance]:
-    """Nodes whose bodies had completed and that were in a basket when everything was cancelled."""
-    how: dict[Instance, str] = {}
-    found: set[Instance] = set()
-    for entry in line:
-        e, key = entry.event, (entry.node or "", entry.path or "", entry.visit)
-        if type(e) is ev.WaitClosed:
-            how[key] = e.outcome
-        elif type(e) is ev.NodeCompleted and e.pended_at is not None and how.get(key) == "cancelled":
-            found.add(key)
-    return found
-
-
-def _skipped_because_of(found: Sequence[Instance], line: Sequence[ev.Entry], plan: Plan) -> list[Instance]:
-    """Instances that were skipped because one of these did not complete, or because of such a one."""
-    blamed = {(node, path) for node, path, _ in found}
-    skipped: list[Instance] = []
-    for entry in line:
-        e = entry.event
-        if type(e) is not ev.NodeSkipped or not entry.node or not entry.path:
-            continue
-        names = [e.cause] if e.reason == "absent" and e.cause else []
-        if e.reason == "condition":
-            names = nodes_of(plan.scope_of(entry.path).nodes[entry.node].definition.when)
-        if any(instance_named(plan, entry.path, name) in blamed for name in names):
-            blamed.add((entry.node, entry.path))
-            skipped.append((entry.node, entry.path, entry.visit))
-    return skipped
+# --- another version ---------------------------------------------------------------------------------------------
 
 
 def _not_kept(head: RunState, plan: Plan) -> list[str]:

@@ -24,10 +24,18 @@ from holdfast.model.references import ABSENT, availability, lookup
 from holdfast.model.state import NodeState, RunState, WaitState, timers_of
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.model.timers import only_watches
-from holdfast.rules import nodes, questions, runs, scopes
+from holdfast.rules import milestones, nodes, questions, runs, scopes
 from holdfast.rules.draft import Draft, Refusal
 
-REQUESTS = {"fork": ev.ForkRequested, "jump": ev.JumpRequested, "retry": ev.RetryRequested}
+REQUESTS = {
+    "fork": ev.ForkRequested,
+    "jump": ev.JumpRequested,
+    "reopen": ev.JumpRequested,
+    "retry": ev.RetryRequested,
+}
+
+
+REOPEN = "reopen"
 
 
 class AnswerEdit(msgspec.Struct, omit_defaults=True):
@@ -66,6 +74,8 @@ class Asked(msgspec.Struct, omit_defaults=True):
     edits: Edits = msgspec.field(default_factory=Edits)
     keys: str = "renew"
     """`renew` or `inherit`: whether effects that repeat get new idempotency keys (a retry always inherits)."""
+    basket: str = ""
+    """Of a reopening: the run waits in this basket first, until it is resumed."""
     accepts_change: bool = False
     """Of a fork at the end: bodies may make other calls than they remember. It inherits the keys."""
     actor: str = ""
@@ -86,6 +96,8 @@ class Opening(msgspec.Struct):
     """The top-level node that is entered, whatever its condition is."""
     reruns_all: bool = False
     """Bodies that were running at the cut run again, whatever their `on_crash` is: the operator asks for it."""
+    basket: str = ""
+    """Where the run waits until it is resumed, before anything runs."""
     accepts_change: bool = False
     """Bodies that have begun may make other calls than they remember."""
 
@@ -191,6 +203,11 @@ def begin(
         _enter(d, opening.enter)
     if base.status is not RunStatus.CREATED:  # else it is set when the run begins
         runs.create(d)
+    if branch.reason == REOPEN:
+        milestones.begin(d, REOPEN)
+    if opening.basket:
+        about = {"basket": opening.basket, "reason": "the run was reopened", "actor": branch.actor}
+        d.emit(ev.WaitOpened(d.new_wait_id(), "pause", {}, None, about))
 
 
 def _supersede(d: Draft, before: RunState) -> dict[str, str]:

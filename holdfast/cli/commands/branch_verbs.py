@@ -95,6 +95,32 @@ def jump(
 
 
 @with_groups
+def reopen(
+    run: RunId,
+    ticket: Annotated[
+        str, typer.Argument(metavar="TICKET", help="The ticket whose node or unit the run continues at.")
+    ],
+    options: Edits,
+    driving: DrivingRecorded,
+    basket: Annotated[
+        str | None, typer.Option("--basket", help="Put the run into this basket first, until it is resumed.")
+    ] = None,
+) -> int:
+    """Let a run that has completed continue where one of its tickets leads.
+
+    \b
+    Examples:
+      holdfast reopen claim-7 appeal
+      holdfast reopen claim-7 appeal --basket second_look --set vars.reason=complaint
+
+    \b
+    Exit codes: 0 completed, 1 failed or refused, 2 wrong usage (nothing was changed),
+    3 suspended, 4 cancelled, 130 interrupted.
+    """
+    return _open_branch(_Request("reopen", run, ticket, basket=basket or ""), options, driving)
+
+
+@with_groups
 def retry(
     run: RunId,
     options: Edits,
@@ -133,6 +159,7 @@ class _Request(msgspec.Struct):
     branch: int | None = None
     keys: str = "renew"
     as_run: str | None = None
+    basket: str = ""
 
     def asked(self) -> Asked:
         """The engine's request. Raises UsageError."""
@@ -140,7 +167,7 @@ class _Request(msgspec.Struct):
             raise UsageError(f"--keys is renew or inherit, not {self.keys!r}")
         if self.as_run is not None and self.keys == "inherit":
             raise UsageError("a new run has its own idempotency keys; omit --keys inherit")
-        return Asked(self.target, self.branch, keys=self.keys, actor=ACTOR)
+        return Asked(self.target, self.branch, keys=self.keys, basket=self.basket, actor=ACTOR)
 
 
 def _open_branch(request: _Request, options: Edits, driving: DrivingRecorded) -> int:

@@ -45,7 +45,7 @@ ORDER BY w.wait_id, w.no LIMIT 10;
 
 -- name: baskets
 -- How many waits are in each basket, and since when.
-SELECT basket, count(*) FILTER (WHERE kind = 'input'), count(*) FILTER (WHERE kind = 'basket'), min(since)
+SELECT basket, count(*) FILTER (WHERE kind = 'input'), count(*) FILTER (WHERE kind <> 'input'), min(since)
 FROM holdfast.run_waits
 WHERE status = 'open' AND basket IS NOT NULL
 GROUP BY basket ORDER BY basket;

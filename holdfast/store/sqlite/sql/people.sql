@@ -41,7 +41,7 @@ ORDER BY w.wait_id, w.rowid LIMIT 10;
 
 -- name: baskets
 -- How many waits are in each basket, and since when.
-SELECT basket, sum(kind = 'input'), sum(kind = 'basket'), min(since)
+SELECT basket, sum(kind = 'input'), sum(kind <> 'input'), min(since)
 FROM run_waits INDEXED BY run_waits_basket
 WHERE status = 'open' AND basket IS NOT NULL
 GROUP BY basket ORDER BY basket;
