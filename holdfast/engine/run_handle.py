@@ -291,7 +291,7 @@ class Run(Generic[R]):
     async def reopen(
         self, ticket: str, *, basket: str = "", vars: dict[str, Any] | None = None, actor: str = ""
     ) -> Run[R]:
-        """Let a completed run continue where one of its tickets leads. With `basket` it first waits there."""
+        """Let a completed run continue where one of its tickets leads; with `basket`, after it was resumed there."""
         held = texts.name(basket, "the basket") if basket else ""
         asked = Asked(ticket, basket=held, actor=texts.actor(actor, "run.reopen"))
         await self._engine.branching.ask(self.run_id, "reopen", asked, {"vars": vars} if vars else None)
