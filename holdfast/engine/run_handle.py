@@ -367,7 +367,6 @@ class Run(Generic[R]):
         return row if row.status in RUN_TERMINAL else None
 
     async def _read(self, view: Callable[[RunRow], _T]) -> _T:
-        """A view of the run as it is."""
         return await self._runtime.read(lambda: view(self._row()))
 
     async def _look_back(self, view: Callable[[RunRow], _T]) -> _T:

@@ -40,7 +40,6 @@ SCOPE_DEPTH_MAX: Final = 50
 
 __all__ = ["Problem", "check", "check_settings", "error", "load", "name_problem", "topological_order"]
 
-
 Find = Callable[[str], Handler | None]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine import rule_inputs
+from holdfast.store.records import state_rows
 from holdfast.store.records.stored_values import Values
 from tests.engine.kit import check_file, until, url
 
@@ -140,4 +141,27 @@ async def test_a_run_is_held_with_the_reason_others_continue_and_a_resume_repair
         assert await other.result(timeout=30) == [10]
         await engine.resume("r")
         assert await run.result(timeout=30) == result
+    check_file(tmp_path / "runs.db")
+
+
+@pytest.mark.parametrize("persistence", ["aggressive", "lazy"])
+@pytest.mark.parametrize("what", ["event_rows", "changed_nodes"])
+async def test_a_run_whose_commit_cannot_be_built_is_held_too(
+    what: str, persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = getattr(state_rows, what)
+    calls: list[None] = []
+
+    def raises_at_the_second(*args: Any) -> Any:
+        calls.append(None)
+        return raises() if len(calls) == 2 else built(*args)
+
+    async with hf.open(url(tmp_path / "runs.db")) as engine:
+        monkeypatch.setattr(state_rows, what, raises_at_the_second)
+        run = await engine.start(FLOWS["async"], xs=[1, 2, 6], run_id="r", persistence=persistence)
+        row = await until(lambda: _held_and_released(engine), "it is held")
+        assert row.hold == "internal_error: Bug: it was not expected"
+        monkeypatch.undo()
+        await engine.resume("r")
+        assert await run.result(timeout=30) == 18
     check_file(tmp_path / "runs.db")

@@ -50,7 +50,12 @@ class Pump:
         """Commit what a lazy run has buffered."""
         if actor.write_buffer.entries and actor.life in (Life.IDLE, _QUEUED, Life.PAUSED):
             turn = Turn(self._parts, actor, self._runtime.clock.now(), None)
-            self._runtime.committer.submit(turn.commit(), turn)
+            try:
+                commit = turn.commit()
+            except Exception as e:  # noqa: BLE001 - a bug of ours: this run stops loudly, the others continue
+                self._custody.stop_loudly(actor, e)
+                return
+            self._runtime.committer.submit(commit, turn)
             self._runtime.committer.flush()
 
     def _flush_in(self, actor: RunActor, seconds: float | None) -> None:

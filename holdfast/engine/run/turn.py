@@ -212,10 +212,8 @@ class Turn:
 
     def commit(self) -> Commit:
         """The commit of this turn and of what was buffered before it: events, changed instances, the run's row, waits
-        and timers, outcomes of messages, messages to other runs, and new children. It is in flight from now on."""
+        and timers, outcomes of messages, messages to other runs, and new children. Once built it is in flight."""
         actor, state, draft = self.actor, self.actor.state, self.draft
-        self._move(_COMMITTING)
-        actor.replies = self.replies
         entries = actor.write_buffer.take() + draft.entries if actor.write_buffer.entries else draft.entries
         expected_hash = state.head_hash
         events, has_waits_or_timers = state_rows.event_rows(state, entries, actor.token)
@@ -236,6 +234,8 @@ class Turn:
                 commit.children = [child.commit() for child in self.children]
             born = {child.actor.run_id: child.actor.run_no for child in self.children}  # they are not in the store yet
             commit.messages = message_rows(actor.runtime.store, draft, born)
+        actor.replies = self.replies
+        self._move(_COMMITTING)  # last: a run whose commit could not be built must not wait for it to land
         return commit
 
     def _run_row(self, ends: bool) -> tuple[RunRow | None, RunChange | RunStep | None]:
