@@ -132,6 +132,9 @@ EXPRESSION_NODES_MAX = 20_000
 EXPRESSION_DEPTH_MAX = 50
 """Nesting of one expression; evaluation recurses."""
 
+EXPRESSION_CHARS_MAX = 1_000_000
+"""Characters of the text of one expression or template in a document: enough for EXPRESSION_NODES_MAX parts."""
+
 NUMBER_BITS_MAX = 1024
 """Bits of a whole number that an expression computes: what a floating-point number can hold, roughly. Multiplying again
 and again would fill the memory."""
