@@ -52,7 +52,6 @@ _OPERATORS: Final = {
     "+": (4, "add"), "-": (4, "sub"), "*": (5, "mul"), "/": (5, "div"), "%": (5, "mod"),
 }  # fmt: skip
 """Each operator's precedence and what it is called in expressions."""
-RELATIONS: Final = 3
 
 _METHODS: Final = {"size": 0, "contains": 1, "startsWith": 1, "endsWith": 1}
 """Methods and how many arguments they take."""
@@ -179,7 +178,7 @@ class Parser:
                     left.append(self.binary(level + 1))
                 continue
             left = ["contains", right, left] if op == "in" else [op, left, right]
-            if level == RELATIONS and _OPERATORS.get(self.value, (0, ""))[0] == RELATIONS:
+            if level == _OPERATORS["=="][0] == _OPERATORS.get(self.value, (0, ""))[0]:
                 self.refuse(
                     "comparisons cannot be chained", "write `a < b && b < c`, or put one of them in parentheses"
                 )
