@@ -22,7 +22,7 @@ import msgspec
 from holdfast.cli import output, progress, wording
 from holdfast.cli.databases import reading
 from holdfast.cli.progress import SHOWN_MAX, UNFINISHED, Crowd
-from holdfast.engine import event_loop, operator
+from holdfast.engine import operator
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
 from holdfast.inspect import run_views
@@ -69,7 +69,7 @@ def drive_and_report(
     how each ended. Returns the exit code for all of them.
 
     `since` is the journal position from which plain lines are printed, by run number; `begin` may still fill it."""
-    return report(url, event_loop.run(_drive(url, begin, json, quiet, {} if since is None else since)), json=json)
+    return report(url, operator.run_to_end(_drive(url, begin, json, quiet, {} if since is None else since)), json=json)
 
 
 async def _drive(url: str, begin: Begin, json: bool, quiet: bool, since: dict[int, int]) -> list[Ending]:

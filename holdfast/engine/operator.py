@@ -1,6 +1,7 @@
 """Operator: what the command line asks of an engine beyond its public API.
 
-Owns: the few reaches into the engine that a command needs which drives named runs, shows them and stops in order.
+Owns: the few reaches into the engine that a command needs which drives named runs, shows them and stops in order. The
+command line imports nothing of this package but `Engine`, `Run`, the doctor's repairs and this module.
 Never: decides anything about a run; each function is one request to the part of the engine that does.
 """
 
@@ -15,16 +16,20 @@ import msgspec
 
 from holdfast.engine import changes
 from holdfast.engine.changes import Rehearsal
+from holdfast.engine.event_loop import run as run_to_end
+from holdfast.engine.messages import last_signal_message
+from holdfast.engine.recovering import Recovered
 from holdfast.engine.run_handle import Run
 from holdfast.model.naming import unique
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
 from holdfast.rules.branch_opening import Asked, Preview
+from holdfast.store.contract import Store
 from holdfast.store.row_types import MessageRow, RunRow
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
-__all__ = ["Rehearsal"]
+__all__ = ["Recovered", "Rehearsal", "run_to_end"]
 
 Progress = dict[tuple[str, str], tuple[float, float | None, str]]
 """By node and path: done, total and the text of `ctx.progress`."""
@@ -44,6 +49,12 @@ def row_of(engine: Engine, run: Run[Any]) -> RunRow:
     row = engine.store.run(run.run_id)
     assert row is not None
     return row
+
+
+def is_kept(store: Store, run_id: str, signal_id: str) -> bool:
+    """Whether a signal that was sent waits for a call that receives it."""
+    _, message = last_signal_message(store, run_id, signal_id)
+    return message is not None and message.status == "held"
 
 
 # --- driving named runs ---------------------------------------------------------------------------------------------

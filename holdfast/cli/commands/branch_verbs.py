@@ -19,7 +19,6 @@ from holdfast.cli.options import DrivingRecorded, Edits, RunId, with_groups
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine import operator
 from holdfast.engine.engine import Engine
-from holdfast.engine.recovering import Recovered
 from holdfast.engine.run_handle import Run
 from holdfast.model import handlers
 from holdfast.model.errors import UsageError
@@ -334,7 +333,7 @@ async def _only_repair(url: str, run_id: str, json: bool, **options: bool) -> in
     return output.OK
 
 
-def _recovered_text(run_id: str, recovered: Recovered) -> str:
+def _recovered_text(run_id: str, recovered: operator.Recovered) -> str:
     name = f"run {output.line(run_id)}"
     if not recovered.needed:
         return f"{name}: nothing to repair, {output.line(recovered.what)}"

@@ -18,8 +18,8 @@ import typer
 from holdfast.cli import configuration, databases, inputs, output, wording
 from holdfast.cli.driving import ACTOR
 from holdfast.cli.options import Actor, Db, Json, Reason, RunId
+from holdfast.engine import operator
 from holdfast.engine.engine import Engine
-from holdfast.engine.messages import last_signal_message
 from holdfast.engine.run_handle import Run
 from holdfast.inspect import run_views
 from holdfast.inspect.why import why
@@ -104,8 +104,7 @@ def signal(
     known = signal_id or unique("s_")
     send(url, run_id, lambda handle: handle.signal(name, value, id=known))
     with databases.reading(db) as store:
-        _, message = last_signal_message(store, run_id, known)
-    kept = message is not None and message.status == "held"
+        kept = operator.is_kept(store, run_id, known)
     done = f"kept signal {name} until run {run_id} asks for it" if kept else f"run {run_id} received {name}"
     show_outcome(url, run_id, done, json=json)
 

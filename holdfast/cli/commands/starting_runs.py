@@ -26,7 +26,7 @@ from holdfast.cli.options import Db, Driving, GivenInput, InputAssignments, Json
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
-from holdfast.engine.run_inputs import check_run_id
+from holdfast.model import texts
 from holdfast.model.errors import HoldfastError
 from holdfast.model.policies import seconds
 from holdfast.model.statuses import RUN_TERMINAL
@@ -128,9 +128,8 @@ class _Order:
 
     async def _ended_before(self, engine: Engine) -> RunRow | None:
         """The run, if it had ended before this command."""
-        if self.run_id is None:
+        if self.run_id is None or not texts.is_name(self.run_id):  # the start refuses one that is no id
             return None
-        check_run_id(self.run_id)
         row = await engine.runtime.read(engine.store.run, self.run_id)
         return row if row is not None and row.status in RUN_TERMINAL else None
 

@@ -13,7 +13,7 @@ from holdfast.cli import configuration, output
 from holdfast.cli.driving import stopping
 from holdfast.cli.options import Db, Json, LeaseSeconds, SecretsDir
 from holdfast.cli.process_setup import prepare_to_drive
-from holdfast.engine import event_loop, operator
+from holdfast.engine import operator
 from holdfast.engine.engine import Engine
 from holdfast.model import handlers
 from holdfast.model.errors import HoldfastError, UsageError
@@ -98,7 +98,7 @@ def worker(
         if not handlers.workflow_names():
             raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
         prepare_to_drive()
-        return event_loop.run(_work(url, loaded, tuple(queues) if queues else None, json=json))
+        return operator.run_to_end(_work(url, loaded, tuple(queues) if queues else None, json=json))
 
 
 async def _work(url: str, files: set[str], queues: tuple[str, ...] | None, *, json: bool) -> int:
