@@ -103,7 +103,7 @@ def main(url: str) -> None:
     except hf.RunSuspended as suspended:
         print(suspended.run_id, "waits for", ", ".join(wait.kind for wait in suspended.waits))
     asyncio.run(decide(url, "order-42", Decision(True, "gladly")))
-    print(hf.run(fulfil, order=SAMPLE, run_id="order-42", db=url)["label"])  # the same run, which goes on
+    print(hf.run(fulfil, order=SAMPLE, run_id="order-42", db=url)["label"])  # the same run, which continues
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python examples/crash_demo.py
 
 A photo album is developed, three pictures at a time, by `holdfast run` in a process of its own. That process is killed
-when half of the pictures are done. `holdfast resume` goes on with nothing but the database: what had completed is
+when half of the pictures are done. `holdfast resume` continues it with nothing but the database: what had completed is
 reused, the three pictures that were under way are developed again, and the rest comes for the first time. The numbers
 at the end are read from the run's journal, and checked against a list that the work itself kept on paper, so to speak:
 a file to which every body wrote a line when it began.

@@ -5,7 +5,7 @@
 
 Shows the async API. `engine.start` returns once the run is committed; the same `run_id` with the same input is the same
 run, so a program that is started twice does its work once. `follow` gives the committed events as they come, also from
-another process. Leaving the block stops in order: nothing is lost, and the next `hf.open` goes on with what was left.
+another process. Leaving the block stops in order: nothing is lost, and the next `hf.open` continues what was left.
 """
 
 import asyncio

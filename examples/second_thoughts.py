@@ -1,10 +1,10 @@
-"""Second thoughts: going on from elsewhere, with an edit; and trying again after a failure.
+"""Second thoughts: continuing from elsewhere, with an edit; and trying again after a failure.
 
     python examples/second_thoughts.py
 
 A trip is booked: a flight, a hotel, an invoice. The hotel is full, and the run fails. When there is a room again,
-`retry` goes on with what failed; the flight is not booked a second time. Then the customer wants another hotel: `fork`
-goes on before that node, with another input, and the first line of history stays readable. At last `fork(as_run=...)`
+`retry` runs what failed again; the flight is not booked a second time. Then the customer wants another hotel: `fork`
+continues before that node, with another input, and the first branch stays readable. At last `fork(as_run=...)`
 asks what the trip would cost for two, in a run of its own that shares the beginning.
 
 The same from the command line: `holdfast retry trip-1`, `holdfast fork trip-1 --at book_hotel --set input.hotel=Sea`,

@@ -8,7 +8,7 @@
 Shows `ctx.receive` and `run.signal`. A signal that comes early is kept until somebody asks for it; one with an `id` is
 the same signal however often it is sent; one of another type is refused. A body signals another run with `ctx.signal`,
 once, also over crashes. Past its deadline `receive` gives its default, or raises `hf.DeadlinePassed`. `ctx.checkpoint`
-lets a run like this one go on for years: what came before it is not read again.
+lets a run like this one last for years: what came before it is not read again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Holdfast: durable workflows for Python. A run survives the crash of its process and goes on where it was.
+"""Holdfast: durable workflows for Python. A run survives the crash of its process and resumes where it was.
 
     import holdfast as hf
 

@@ -75,7 +75,6 @@ LONG_FILES: set[str] = {
 
 LONG_FUNCTIONS: set[str] = {
     "holdfast/cli/commands/resuming_runs.py: resume",
-    "holdfast/cli/commands/working.py: worker",
     "holdfast/opening.py: open_engine",
     "holdfast/cli/commands/crashtest.py: crashtest",
     "holdfast/testing/explorer/search.py: explore",

@@ -17,6 +17,9 @@ from holdfast.cli import configuration
 from holdfast.inspect.vocabulary import SOURCES
 from holdfast.model.errors import UsageError
 
+unset_option = functools.partial(typer.Option, show_default=False)
+"""An option whose help says what happens without it, or that may be repeated."""
+
 Db = Annotated[
     str | None,
     typer.Option(

@@ -65,7 +65,7 @@ class _SilentPort(BodyPort):
 
 
 async def accept(runtime: Runtime, branching: Branching, row: RunRow, actor: str) -> None:
-    """Go on with a run that is on hold because its code has changed, on a branch with the same idempotency keys."""
+    """Continue a run that is on hold because its code has changed, on a branch with the same idempotency keys."""
     _check_held(row)
     if runtime.drives and (error := await runtime.read(missing.error_for, runtime, row)) is not None:
         raise error

@@ -248,7 +248,7 @@ class RunInspector(Protocol):
         ...
 
     def branch_events(self, row: RunRow, branch: int, after: int = 0) -> list[EventView]:
-        """The events of a branch's line of history."""
+        """The events of a branch's lineage."""
         ...
 
     def waits(self, row: RunRow) -> list[Wait]:

@@ -238,7 +238,7 @@ class RunRecovery:
         except NewerFormat:
             raise
         except NothingStable:
-            raise _hopeless(row, "nothing in it has been completed, so there is no event to go on from") from None
+            raise _hopeless(row, "nothing in it has been completed, so there is no event to continue from") from None
         except (CorruptJournal, IllegalTransition, KeyError, AssertionError, StopIteration) as e:
             raise _hopeless(row, f"{type(e).__name__}: {e}") from e
         if isinstance(differs, str):

@@ -109,7 +109,7 @@ class ReplayReader:
 
 
 def _remembered(one: _Asked, events: list[LinkedRow]) -> Remembered | CorruptJournal:
-    """Select from a run's events those of one body, in its line of history; or return CorruptJournal when one of
+    """Select from a run's events those of one body, in its lineage; or return CorruptJournal when one of
     them is damaged, NewerFormat when any event of the run is of an unknown type."""
     try:
         return _of_body(one, events)

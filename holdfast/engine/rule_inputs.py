@@ -37,7 +37,7 @@ from holdfast.store.records.stored_values import PORTION, Values
 from holdfast.store.row_types import NodeRow
 
 Journal = Callable[..., Iterable[ev.Entry]]
-"""The events of the current line of history of a run that have one of these types, in order of seq."""
+"""The events of the current branch of a run that have one of these types, in order of seq."""
 
 
 def params(values: Values, state: RunState, scope: OpenScope) -> cmd.ProvideParams | cmd.FailNode:

@@ -125,7 +125,7 @@ class Run(Generic[R]):
 
     @on_its_loop
     async def events(self, after: int = 0, branch: int | None = None) -> list[EventView]:
-        """The journal, from the event after `after` on: everything that happened, or the line of history of one
+        """The journal, from the event after `after` on: everything that happened, or the lineage of one
         branch."""
         if branch is None:
             return await self._runtime.read(self._runtime.inspector.events, self._run_no, after)
@@ -335,7 +335,7 @@ class Run(Generic[R]):
 
     @on_its_loop
     async def branches(self) -> list[dict[str, Any]]:
-        """The lines of history of the run, the first one first."""
+        """The branches of the run, the first one first."""
         return await self._look_back(self._runtime.inspector.branches)
 
     @on_its_loop

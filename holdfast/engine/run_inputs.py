@@ -171,7 +171,7 @@ KNOWN = ("input", "vars", "outputs", "answers", "version")
 
 
 def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> Edits:
-    """Check what a caller wants to edit. `input` is a JSON merge patch on the input of the line of history, `vars` and
+    """Check what a caller wants to edit. `input` is a JSON merge patch on the input of the branch, `vars` and
     `outputs` give whole values, `answers` whole answers by the id of the question."""
     ready = Edits()
     if not edits:
@@ -277,7 +277,7 @@ def _answers(given: Any, line: Sequence[ev.Entry]) -> dict[str, AnswerEdit]:
         asked = opened.get(wait_id)
         if asked is None:
             known = ", ".join(name for name, entry in opened.items() if entry.event.kind == "input") or "none"
-            raise InvalidInput(f"there is no question {wait_id} on this line of history; there are: {known}")
+            raise InvalidInput(f"there is no question {wait_id} on this branch; there are: {known}")
         if asked.event.kind != "input":
             raise InvalidInput(f"{wait_id} is no question but a {asked.event.kind}: it has no answer to edit")
         assert asked.node is not None

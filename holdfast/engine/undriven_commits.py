@@ -8,9 +8,9 @@ Signals: one that was received after the cut, or by an instance that is dropped,
 applies it as if it had just arrived. One that was received on the part that is kept counts as received, also when it
 was redelivered before, on another branch. A signal that no call has received yet stays; if others are redelivered, it
 is recorded once more after them, so that all arrive in the order in which they were sent. Other messages have their one
-effect on one line of history and are never redelivered: an answer is bound to its question, which is asked again under
+effect on one branch and are never redelivered: an answer is bound to its question, which is asked again under
 another id. A forked run has its own inbox: it gets copies under ids of its own, and the other run keeps the originals.
-Invariants: on every line of history each signal is received at most once.
+Invariants: on every branch each signal is received at most once.
 On crash: a commit has landed or it has not; before it the run is found in the same state again.
 """
 
@@ -169,7 +169,9 @@ class Difference:
         self.row = row
         self.expected = expected
         if expected.seq > row.last_seq:
-            self.what = f"its rows were those of event {row.last_seq}, and its journal goes on to event {expected.seq}"
+            self.what = (
+                f"its rows were those of event {row.last_seq}, and its journal continues to event {expected.seq}"
+            )
         elif expected.seq < row.last_seq:
             self.what = f"its rows were those of event {row.last_seq}, and its journal ends with event {expected.seq}"
         else:

@@ -53,7 +53,7 @@ class Inspector:
         return run_views.event_views(self._store, run_no, after)
 
     def branch_events(self, row: RunRow, branch: int, after: int = 0) -> list[EventView]:
-        """The events of a branch's line of history."""
+        """The events of a branch's lineage."""
         return run_views.branch_event_views(self._store, self._history(row), branch, after)
 
     def waits(self, row: RunRow) -> list[Wait]:

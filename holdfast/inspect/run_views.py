@@ -1,7 +1,7 @@
 """Run views: runs as people and programs see them, as they are and as one of their branches was.
 
 Owns: the JSON shapes of runs, nodes and events, the same on the command line and over HTTP; the views of a run from one
-line of history, the tree of branches, and what differs between two of them.
+branch, the tree of branches, and what differs between two of them.
 Never: changes anything. State rows are of the current branch only, so another branch is folded from the journal.
 """
 
@@ -287,13 +287,13 @@ def branch_json(store: Store, history: History, branch: int) -> dict[str, Any]:
 
 
 def branch_event_views(store: Store, history: History, branch: int, after: int = 0) -> list[EventView]:
-    """The events of a branch's line of history."""
+    """The events of a branch's lineage."""
     past = BranchView(store, history, branch)
     return event_views(past.as_store(), past.row.run_no, after)
 
 
 def branches_json(store: Store, history: History) -> list[dict[str, Any]]:
-    """The lines of history of a run, in the order in which they were opened."""
+    """The branches of a run, in the order in which they were opened."""
     requests = {
         entry.event.new_branch: entry.event.target
         for entry in history.entries

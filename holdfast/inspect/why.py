@@ -32,7 +32,7 @@ from holdfast.store.records.run_records import creation_of, terminal_event
 from holdfast.store.row_types import EngineRow, NodeRow, RunRow, TimerRow, WaitRow
 
 HOLDS = {
-    "crash_loop": "it probably brings its process down; find out why before you resume it",
+    "crash_loop": "it probably crashes its process; find out why before you resume it",
     "newer_format": "upgrade this Holdfast, then resume the run",
     "missing_code": "load the function that it names where an engine runs, then resume it",
     "internal_error": "this is a bug of Holdfast; its journal is intact",
@@ -110,16 +110,16 @@ class _Telling:
         try:
             terminal = terminal_event(self._store, row)
         except CorruptJournal as damage:
-            return f"{self._run} is shown as {row.status}; {damage.message}. {self._command('doctor')} tells more."
+            return f"{self._run} is shown as {row.status}; {damage.message}. {self._command('doctor')} shows more."
         match terminal:
             case ev.RunFailed(error=error):
                 where = "" if error.node is None else f" in {instance_text(error.node, error.path or '.')}"
-                return f"{self._run} failed{where}{took}: {error.message}. It will not go on by itself{self._ways()}."
-            case ev.RunCancelled(reason=reason):
                 return (
-                    f"{self._run} was cancelled{took}: {reason or 'no reason was given'}. It will not go on by itself"
-                    f"{self._ways()}."
+                    f"{self._run} failed{where}{took}: {error.message}. It will not continue by itself{self._ways()}."
                 )
+            case ev.RunCancelled(reason=reason):
+                why = reason or "no reason was given"
+                return f"{self._run} was cancelled{took}: {why}. It will not continue by itself{self._ways()}."
         return f"{self._run} completed{took}. There is nothing left to do."
 
     def _ways(self) -> str:
@@ -134,7 +134,7 @@ class _Telling:
         match code:
             case "code_changed":
                 return (
-                    "bring the old code back and resume it, or accept the new code: "
+                    "deploy the old code again and resume it, or accept the new code: "
                     f"{self._command('resume', '--accept-change')} (with --dry-run it shows what would be reused), or "
                     f"{self._command('fork')} before the change"
                 )
@@ -181,7 +181,7 @@ class _Telling:
         settings = None if self._definition is None else self._definition.settings
         age = humanize_duration(self._now - self._row.created_at)
         if settings is not None and settings.concurrency is not None:
-            limit = f"at most {settings.concurrency} run(s) of {self._row.workflow} are at work at once"
+            limit = f"at most {settings.concurrency} run(s) of {self._row.workflow} run at once"
             return f"{self._run} was created {age} ago and waits for its turn: {limit}."
         return f"{self._run} was created {age} ago and has not begun."
 

@@ -31,7 +31,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 OTHER_IDENTITY: Final = (
     "other_identity: it was copied from another store, whose idempotency keys its steps do not have any more. "
-    "If it goes on here, what was under way is done again under new keys"
+    "If it is resumed here, what was under way is done again under new keys"
 )
 
 IsDead = Callable[[Contents, EngineRow, int], bool]

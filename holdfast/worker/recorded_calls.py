@@ -138,7 +138,7 @@ def mismatch(call: Call, recorded: Recorded) -> StepMismatch:
     ]
     return StepMismatch(
         f"at position {call.position} of {shown(call.scope)} the code now calls {show(call)}, but what is "
-        f"remembered there is {show(recorded)}: {' and '.join(differs)} differ(s). Ways on: bring the old code back "
+        f"remembered there is {show(recorded)}: {' and '.join(differs)} differ(s). Options: deploy the old code again "
         "and resume the run; let the new code ask ctx.patched('...') before it does something else; accept the change "
         "(resume --accept-change); fork the run. Calls that differ without a change of the code need a key "
         "(ctx.keyed('...').step(...)), or ctx.now(), ctx.random(), ctx.uuid() instead of the clock and chance."

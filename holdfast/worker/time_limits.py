@@ -83,7 +83,7 @@ class StepClock:
         self._timeout = timeout
         self._heartbeat = heartbeat
         self._left = timeout
-        """Seconds that are left, while the clock stands still."""
+        """Seconds that are left, while the clock is paused."""
         self._ends_at: float | None = None
         self._beats_by: float | None = None
         self._waits = 0

@@ -99,9 +99,7 @@ async def test_answers_that_do_not_fit_or_have_no_question_change_nothing(db: Pa
         wait = await asks(run, "Which price?")
         with pytest.raises(hf.InvalidInput, match="this does not answer"):
             await run.fork(edits={"answers": {wait: "much"}})
-        with pytest.raises(
-            hf.InvalidInput, match=f"there is no question w_none on this line of history; there are: {wait}"
-        ):
+        with pytest.raises(hf.InvalidInput, match=f"there is no question w_none on this branch; there are: {wait}"):
             await run.fork(at="br_quotes", edits={"answers": {"w_none": 1}})
         with pytest.raises(hf.InvalidInput, match="edited answers are an object"):
             await run.fork(edits={"answers": [1]})

@@ -1,4 +1,4 @@
-"""Where a line of history is cut, as rules: plain values in, plain values out."""
+"""Where a branch is cut, as rules: plain values in, plain values out."""
 
 from __future__ import annotations
 

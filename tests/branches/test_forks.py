@@ -83,7 +83,7 @@ async def test_an_old_branch_goes_on_by_forking_it_at_its_end(db: Path, bodies: 
         assert await ended(run) == "failed: ValueError: e is broken"
         bodies.broken, bodies.ran = set(), []
         await run.fork(branch=1)
-        assert await ended(run) == [12, 102], "the first line of history, with its own input"
+        assert await ended(run) == [12, 102], "the first branch, with its own input"
         assert bodies.again() == ["e"]
 
 

@@ -1,4 +1,4 @@
-"""Reading branches from a program: the tree, one line of history, and what differs."""
+"""Reading branches from a program: the tree, one branch, and what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals across branches: each line of history receives each of them at most once, and none is lost."""
+"""Signals across branches: each branch receives each of them at most once, and none is lost."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_changed_run_is_shown_on_hold_with_the_ways_on(held: Project) -> None:
     assert "code_changed" in held.cli("list").stdout
     assert "code_changed" in held.cli("show", "r").stdout
     why = " ".join(held.cli("why", "r").stdout.split())
-    assert "bring the old code back and resume it" in why
+    assert "deploy the old code again and resume it" in why
     assert "holdfast resume r --accept-change" in why
     assert (held.directory / "acts").read_text() == "rc"
 
@@ -50,7 +50,7 @@ def test_a_changed_run_is_shown_on_hold_with_the_ways_on(held: Project) -> None:
 def test_a_rehearsal_says_what_would_be_reused_and_changes_nothing(held: Project) -> None:
     before = held.events("r")
     told = held.cli("resume", "r", "--accept-change", "--dry-run").stdout
-    assert "makes anew  step flows.act" in told
+    assert "calls anew  step flows.act" in told
     assert "sets aside  step flows.act, step flows.act, receive go" in told
     (shown,) = held.json("resume", "r", "--accept-change", "--dry-run")
     assert (shown["run_id"], shown["node"], shown["reused"]) == ("r", "order", [])

@@ -130,7 +130,7 @@ async def test_a_live_engine_is_named_with_what_it_does(tmp_path: Path) -> None:
         assert re.search(r"why_one_at_a_time has been running for \d+ s", await first.why())
         assert f"Engine {engine.lease.engine} (process " in await first.why()
         told = await second.why()
-        assert "waits for its turn: at most 1 run(s) of why_one_at_a_time are at work at once" in told
+        assert "waits for its turn: at most 1 run(s) of why_one_at_a_time run at once" in told
         asleep = await engine.start(ward_asleep, run_id="asleep")
         await until_async(lambda: _is_free(db, "asleep"))
         assert "It has no owner now; engine" in await asleep.why()

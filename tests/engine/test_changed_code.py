@@ -99,7 +99,7 @@ async def test_a_changed_body_holds_its_run_and_a_rollback_ends_the_hold(db: Pat
         assert hold.startswith("code_changed: deployed: at position 1 of the body the code now calls step")
         assert shop.caught == [], "it is no Exception"
         assert await run.status() == "suspended"
-        assert "bring the old code back" in await run.why()
+        assert "deploy the old code again" in await run.why()
         assert not {"NodeFailed", "RunFailed"} & set(types(await run.events()))
         await engine.resume("r")  # with the new code still there it holds again
         await _held(engine)

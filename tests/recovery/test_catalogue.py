@@ -333,7 +333,7 @@ async def test_nothing_stable_is_an_error_and_the_run_is_left_untouched(
     async with stopped(url) as engine:
         before = await journal(engine)
         assert before[-1][1] == last
-        with pytest.raises(CannotBeRepaired, match="no event to go on from"):
+        with pytest.raises(CannotBeRepaired, match="no event to continue from"):
             await engine.recover("r")
         assert await journal(engine) == before
 

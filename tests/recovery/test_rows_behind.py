@@ -105,7 +105,7 @@ async def by_resume(engine: Engine) -> None:
 async def by_recover(engine: Engine) -> None:
     said = await engine.recover("r")
     assert (said.needed, said.case, said.branch) == (True, "R1", None)
-    assert "and its journal goes on to event" in said.what
+    assert "and its journal continues to event" in said.what
 
 
 async def by_claim(engine: Engine) -> None:
@@ -131,7 +131,7 @@ async def test_rows_of_an_earlier_event_are_rebuilt_and_no_question_is_asked_or_
         await until(lambda: [a.wait for a in engine.store.asked() if b"ship?" in a.wait.data], "its rows are rebuilt")
         events = await journal(engine)
         assert events[: len(before)] == before
-        what = f"its rows were those of event {seq}, and its journal goes on to event {len(before)}"
+        what = f"its rows were those of event {seq}, and its journal continues to event {len(before)}"
         recovered = [data for kind, data in events if kind == "RunRecovered"]
         assert recovered == [
             {"case": "R1", "previous_branch": 1, "new_branch": 1, "cutoff_seq": len(before), "what": what}

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from holdfast.cli import inputs, output
-from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target
+from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target, unset_option
 from holdfast.cli.output import StatusLine
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
@@ -26,42 +26,27 @@ def crashtest(
     assignments: InputAssignments = None,
     effects: Annotated[
         list[str] | None,
-        typer.Option(
+        unset_option(
             "--effects",
             metavar="module.name|none",
             help="A callable or node whose calls count as effects; may be repeated. Without it each body counts.",
-            show_default=False,
         ),
     ] = None,
     idempotent: Annotated[
         list[str] | None,
-        typer.Option(
-            "--idempotent", metavar="NAME", help="A node, step or callable that may be repeated.", show_default=False
-        ),
+        unset_option("--idempotent", metavar="NAME", help="A node, step or callable that may be repeated."),
     ] = None,
     fakes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--fake",
-            metavar="module:name=module:fake",
-            help="Replace a callable that really waits.",
-            show_default=False,
-        ),
+        unset_option("--fake", metavar="module:name=module:fake", help="Replace a callable that really waits."),
     ] = None,
     answers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--answer",
-            metavar="QUESTION=JSON",
-            help="The answer to a question; may be repeated.",
-            show_default=False,
-        ),
+        unset_option("--answer", metavar="QUESTION=JSON", help="The answer to a question; may be repeated."),
     ] = None,
     signals: Annotated[
         list[str] | None,
-        typer.Option(
-            "--signal", metavar="NAME=JSON", help="A signal that is sent; may be repeated.", show_default=False
-        ),
+        unset_option("--signal", metavar="NAME=JSON", help="A signal that is sent; may be repeated."),
     ] = None,
     resumes: Annotated[
         bool,
@@ -73,9 +58,7 @@ def crashtest(
     depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="Faults in one schedule.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The order of two engines; 0: in turn.")] = 0,
     replay: Annotated[str | None, typer.Option("--replay", metavar="TAPE", help="Run one schedule again.")] = None,
-    schedules_max: Annotated[
-        int | None, typer.Option("--max-schedules", min=1, help="Stop after this many.", show_default=False)
-    ] = None,
+    schedules_max: Annotated[int | None, unset_option("--max-schedules", min=1, help="Stop after this many.")] = None,
     stop_at_first: Annotated[bool, typer.Option("--first", help="Stop at the first finding.")] = False,
     database: Annotated[
         str | None,

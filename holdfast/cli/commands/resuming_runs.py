@@ -217,7 +217,7 @@ async def _rehearse(url: str, rows: Sequence[RunRow], json: bool) -> int:
         for one in ones:
             output.write(f"of {output.line(one.node)} in run {output.line(run_id)}")
             output.write(f"  reuses      {wording.listed(one.reused, none='nothing')}")
-            output.write(f"  makes anew  {wording.listed(one.new, none='nothing')}")
+            output.write(f"  calls anew  {wording.listed(one.new, none='nothing')}")
             output.write(
                 f"  sets aside  {wording.listed(one.set_aside, none='nothing')}, unless a later call matches it"
             )

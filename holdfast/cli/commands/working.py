@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import configuration, output
 from holdfast.cli.driving import stopping
-from holdfast.cli.options import Db, Json, LeaseSeconds, SecretsDir
+from holdfast.cli.options import Db, Json, LeaseSeconds, SecretsDir, unset_option
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine import operator
 from holdfast.engine.engine import Engine
@@ -39,31 +39,19 @@ def worker(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(
-            "--concurrency",
-            "-c",
-            min=1,
-            help=f"How many runs are driven at once; else {CONCURRENCY}.",
-            show_default=False,
-        ),
+        unset_option("--concurrency", "-c", min=1, help=f"How many runs are driven at once; else {CONCURRENCY}."),
     ] = None,
     queues: Annotated[
         list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="NAME",
-            help="Claim only runs of this queue (may be repeated); else of all.",
-            show_default=False,
-        ),
+        unset_option("--queue", metavar="NAME", help="Claim only runs of this queue (may be repeated); else of all."),
     ] = None,
     drain: Annotated[
         float | None,
-        typer.Option(
+        unset_option(
             "--drain",
             min=0,
             metavar="SECONDS",
             help=f"How long bodies may keep running after SIGTERM; else {DRAIN_SECONDS:g}.",
-            show_default=False,
         ),
     ] = None,
     lease_seconds: LeaseSeconds = None,
@@ -74,8 +62,8 @@ def worker(
     """Drive runs until stopped: those without an engine, and those of engines that have died.
 
     Any number of workers share a database. Each claims runs whose code it has, in turn over the workflows, and by
-    priority within each. SIGTERM or Ctrl-C stops it in order: it claims nothing new, lets bodies end, and releases the
-    rest to other workers with no attempt lost. A second one exits at once.
+    priority within each. SIGTERM or Ctrl-C stops it gracefully: it claims nothing new, lets bodies end, and releases
+    the rest to other workers with no attempt lost. A second one exits at once.
 
     \b
     Examples:
@@ -84,7 +72,7 @@ def worker(
       holdfast worker shop.py --drain 60 --json
 
     \b
-    Exit codes: 0 stopped in order, 1 the database can no longer be used, 2 wrong usage, 130 exited at once.
+    Exit codes: 0 stopped gracefully, 1 the database can no longer be used, 2 wrong usage, 130 exited at once.
     """
     url = configuration.database_url(db)
     configuration.engine_numbers(lease_seconds=lease_seconds, concurrency=concurrency, drain_seconds=drain)
@@ -134,7 +122,7 @@ def _announce(what: str, engine: Engine, url: str, *, json: bool) -> None:
         served = "all queues" if engine.queues is None else f"queue {', '.join(engine.queues)}"
         name = f"engine {operator.engine_id(engine)} (process {os.getpid()})"
         limit = f"at most {engine.settings.concurrency} runs at once"
-        output.note(f"{name} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it in order.")
+        output.note(f"{name} works on {shown(url)}: {', '.join(names)}; {served}; {limit}. Ctrl-C stops it gracefully.")
     else:
         output.note(f"engine {operator.engine_id(engine)} has stopped")
 

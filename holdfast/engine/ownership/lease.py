@@ -7,7 +7,7 @@ Invariants: at most one live lease per run; tokens only grow. One row is renewed
 On crash: the kernel drops the lock with the process; other hosts wait until the lease has expired.
 
 Engines on one kernel: a free lock means a dead engine, at once. A held lock means a live engine as long as it renewed
-its lease within `lease_seconds` of monotonic time, which stands still while the machine sleeps and which no
+its lease within `lease_seconds` of monotonic time, which does not advance while the machine sleeps and which no
 administrator sets. Engines on other hosts: only the lease decides, by the clock that all engines of the store share.
 """
 

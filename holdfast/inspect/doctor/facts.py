@@ -56,7 +56,7 @@ class AuditFacts:
         """It could be folded as far as it was fed."""
         self.seq, self.hash, self.token = 0, b"", 0
         self.branches: dict[int, Branch] = {}
-        """Every line of history, once there is more than one."""
+        """Every branch, once there is more than one."""
         self.opened: dict[int, Branch] = {}
         """Those that this run opened itself."""
         self._begin(plan)
@@ -65,7 +65,7 @@ class AuditFacts:
         """Message id to the event that settled it, on any branch."""
 
     def _begin(self, plan: Plan) -> None:
-        """What belongs to one line of history."""
+        """What belongs to one branch."""
         self.state = RunState.new(plan, self.run_no, self.run_id, 0)
         self.branch = ROOT_BRANCH
         self.ended: str | None = None

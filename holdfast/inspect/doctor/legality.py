@@ -85,9 +85,7 @@ def _branch_opened(audit: AuditFacts, entry: ev.Entry, e: ev.BranchOpened) -> No
     if e.branch != entry.branch or e.branch in audit.branches:
         audit.report("I35", f"event {entry.seq} opens branch {e.branch}, which is not a new one", entry, Repair.HOLD)
     if e.parent not in audit.branches:
-        audit.report(
-            "I35", f"branch {e.branch} goes on from branch {e.parent}, which does not exist", entry, Repair.HOLD
-        )
+        audit.report("I35", f"branch {e.branch} continues branch {e.parent}, which does not exist", entry, Repair.HOLD)
     if not 0 < e.cutoff_seq < entry.seq:
         what = f"branch {e.branch} is cut off at event {e.cutoff_seq}, which is not there yet"
         audit.report("I35", what, entry, Repair.HOLD)
@@ -109,7 +107,9 @@ def _instance(audit: AuditFacts, entry: ev.Entry) -> NodeState | None:
         return None
     audit.note_closed()
     if audit.instances[key] is not None:
-        audit.report("I11", f"{_name(entry)} had ended for good, and event {entry.seq} ({_kind(entry)}) goes on", entry)
+        audit.report(
+            "I11", f"{_name(entry)} had ended for good, and event {entry.seq} ({_kind(entry)}) continues it", entry
+        )
     return None
 
 
@@ -122,7 +122,7 @@ def _scheduled(audit: AuditFacts, entry: ev.Entry, e: ev.NodeScheduled) -> After
         return _undo_in_order if entry.node is not None and is_undo(entry.node) else _ready
     mode, _ = audit.pended.pop(_key(entry), ("", 0))
     if mode == "next":
-        audit.report("I11", f"{_name(entry)} had completed and lay in a basket, and is to run again", entry)
+        audit.report("I11", f"{_name(entry)} had completed and was in a basket, and is to run again", entry)
     if e.attempt not in ((ns.attempt, ns.attempt + 1) if _may_repeat(ns, mode) else (ns.attempt + 1,)):
         audit.report("I12", f"attempt {e.attempt} of {_name(entry)} follows attempt {ns.attempt}", entry)
     if ns.status is NodeStatus.FAILED:
@@ -162,7 +162,7 @@ def _completed(audit: AuditFacts, entry: ev.Entry, e: ev.NodeCompleted) -> None:
         what = f"{_name(entry)} completed with what event {e.pended_at} holds, and did not end there"
         audit.report("I31", what, entry)
     elif e.pended_at is None and pended is not None:
-        what = f"{_name(entry)} had ended and lay in a basket, and event {entry.seq} ends it once more"
+        what = f"{_name(entry)} had ended and was in a basket, and event {entry.seq} ends it once more"
         audit.report("I11", what, entry)
     _forget_attempt(audit, entry)
     counters = None if ns is None else ns.counters
@@ -184,9 +184,7 @@ def _node_suspended(audit: AuditFacts, entry: ev.Entry, e: ev.NodeSuspended) -> 
         audit.report("I31", f"{_name(entry)} is suspended with a wait that is not open", entry)
     if (ns is not None and ns.status is NodeStatus.FAILED) != (e.mode == "error"):
         what = (
-            f"{_name(entry)} failed, and is suspended"
-            if e.mode != "error"
-            else f"{_name(entry)} did not fail, and lies"
+            f"{_name(entry)} failed, and is suspended" if e.mode != "error" else f"{_name(entry)} did not fail, and is"
         )
         audit.report("I12", f"{what} as {e.mode or 'waiting'!r} by event {entry.seq}", entry)
     if e.mode in ("next", "same", "error"):

@@ -64,7 +64,7 @@ QUESTIONS: dict[Check, Question] = {
         "I38", Repair.BY_HAND, lambda s: f"wait {s.found} is for child {s.wanted}, which does not exist"
     ),
     "wait_for_ended_child": Question(
-        "I23", Repair.DELIVER, lambda s: f"the run waits for {s.found}, which has {s.wanted}, and was not told"
+        "I23", Repair.DELIVER, lambda s: f"the run waits for {s.found}, which has {s.wanted}, and was not notified"
     ),
     "child_of_ended": Question(
         "I37", Repair.BY_HAND, lambda s: f"its parent {s.found} is {s.wanted}, and this run was not asked to stop"

@@ -168,7 +168,7 @@ class History:
         return found
 
     def line(self, branch: int) -> list[ev.Entry]:
-        """The events of a branch's line of history."""
+        """The events of a branch's lineage."""
         self.branch(branch)
         with self._making_sense():
             return lineage.lineage(self.entries, branch, self.plan)

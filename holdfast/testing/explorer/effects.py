@@ -166,7 +166,7 @@ class Effects:
 
     def _outlives(self, execution: Execution, did: str) -> None:
         who = _who(execution)
-        advice = "let it end when it is cancelled: the engine waits for grace_seconds and then goes on without it"
+        advice = "let it end when it is cancelled: the engine waits for grace_seconds and then continues without it"
         self.outlived.setdefault(who, Finding(kind=Kind.OUTLIVES, subject=who, what=f"{who} {did}", advice=advice))
 
     # --- calls -----------------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ class Oracle:
             self.broken.append(Broken("I51", "the engines went round in circles and never came to rest"))
         for process in world.processes:
             if process.alive and process.store.is_closed and process.engine.fatal is None:
-                what = f"the engine of {process.name} goes on although its store is closed for good"
+                what = f"the engine of {process.name} continues although its store is closed for good"
                 self.broken.append(Broken("I51", what))
         store, now = self._store, world.clock.now()
         rows = store.runs(limit=1_000_000)

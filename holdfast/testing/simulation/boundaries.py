@@ -81,7 +81,7 @@ class Boundaries:
 
     def write(self, process: Process, verb: str, about: Any, apply: Callable[[], T]) -> T:
         """A write to the store, in a callback that can be repeated."""
-        if process.resumed is not None:  # it stood still here
+        if process.resumed is not None:  # it was stopped here
             resumed, process.resumed = process.resumed, None
             if resumed:
                 return process.store.found_out(verb, about, resumed[0])  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ UPDATE run_state SET
 WHERE run_no = ?1 AND token = ?2 AND last_seq = ?3 AND head_hash = coalesce(?4, head_hash);
 
 -- name: step_runs
--- The fence of runs that only go on: no index of run_state is touched.
+-- The fence of runs that only continue: no index of run_state is touched.
 WITH v (run_no, token, expected_seq, expected_hash, last_seq, head_hash, recoveries)
     AS (VALUES /*row*/ (?, ?, ?, ?, ?, ?, ?) /*row*/)
 UPDATE run_state SET last_seq = v.last_seq, head_hash = v.head_hash, recoveries = v.recoveries
