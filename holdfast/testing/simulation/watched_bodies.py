@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from holdfast.authoring.node_decorator import Node
 from holdfast.engine.ports import Attempt, OwnedRun
 from holdfast.model import commands as cmd
 from holdfast.model.current import Current
@@ -160,8 +161,7 @@ class WatchedRunner(StepRunner):
 
     def __init__(self, plain: StepRunner, fn: Any) -> None:
         self.__dict__.update(plain.__dict__)
-        options = getattr(fn, "options", None)
-        self._idempotent = bool(getattr(options, "idempotent", False))
+        self._idempotent = isinstance(fn, Node) and fn.declared.idempotent
 
     async def _call(self, ctx: RecordingContext, tried: Try, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         executor = WatchedExecutor.of(ctx)
