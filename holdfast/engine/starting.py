@@ -33,6 +33,7 @@ from holdfast.model.errors import (
     MissingCode,
     RunExists,
     StoreDamaged,
+    UnknownVersion,
     UsageError,
     VersionRetired,
 )
@@ -87,6 +88,17 @@ class Starting:
                 return await runtime.read(self._same, existing, order)
         return await self._create(order, run_id, run_id or unique("run_"))
 
+    async def _version_of(self, named: Named, run_id: str) -> int:
+        """The version that a start by name gets. Code that is loaded here and was never deployed is deployed."""
+        runtime = self._runtime
+        try:
+            return await runtime.read(named.choose, runtime.store, run_id)
+        except UnknownVersion:
+            loaded = handlers.find_workflow(named.workflow) if named.at is None else None
+            if loaded is None:
+                raise
+        return await runtime.versions.deploy(loaded, runtime.committer, runtime.clock.now())
+
     async def start_named(
         self, named: Named, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
     ) -> RunRow:
@@ -103,7 +115,7 @@ class Starting:
                 return await runtime.read(self._same_run, existing, named.workflow, given)
         refused: set[int] = set()
         while True:
-            version = await runtime.read(named.choose, runtime.store, new_id)
+            version = await self._version_of(named, new_id)
             pattern = await runtime.read(self._pattern_of, named.workflow, version)
             try:
                 return await self._create(order_of(pattern, inputs, settings), run_id, new_id)
