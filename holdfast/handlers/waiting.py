@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from holdfast.handlers.registering import builtin
+from holdfast.model.errors import Pended
 from holdfast.model.texts import NOTHING, Escalate
 from holdfast.worker.context import Context
 
@@ -55,6 +56,12 @@ async def receive(
 ) -> Any:
     """Wait for a signal; the output is its payload."""
     return await ctx.receive(name, schema=schema, deadline=deadline, default=default)
+
+
+@builtin("holdfast.pause")
+async def pause(ctx: Context, basket: Annotated[str, Meta(min_length=1)]) -> None:
+    """Wait in a basket until the path is resumed; then the next unit runs."""
+    raise Pended(basket)
 
 
 @builtin("holdfast.sleep")

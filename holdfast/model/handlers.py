@@ -129,6 +129,7 @@ ALIASES: Final = {
     "llm": "holdfast.llm",
     "llm_service": "holdfast.llm",
     "output": "holdfast.output",
+    "pause": "holdfast.pause",
     "python": "holdfast.python",
     "receive": "holdfast.receive",
     "shell": "holdfast.shell",

@@ -12,21 +12,16 @@ node or are evicted at their next call on ctx; what waits stays suspended, also 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from holdfast.model import answers
 from holdfast.model import commands as cmd
 from holdfast.model import events as ev
-from holdfast.model.captures import captured, check_size
-from holdfast.model.errors import HoldfastError
 from holdfast.model.naming import depth, is_undo, scope_path
-from holdfast.model.problems import near
 from holdfast.model.state import NodeState, WaitState
 from holdfast.model.statuses import NodeStatus, RunStatus
 from holdfast.rules import body_reports, journeys, nodes, questions, runs, scopes, waits
 from holdfast.rules.draft import Draft, Refusal
+from holdfast.rules.variables import set_by
 
 RESUMABLE = ("pause", "hold", "basket")
 
@@ -176,7 +171,7 @@ def resume(d: Draft, c: cmd.Message, asked: Resume) -> list[str]:
     if d.state.fold.closing:
         raise Refusal("closing", f"the run is {d.state.fold.closing}; there is nothing to resume")
     chosen = _choose(d, c, asked)
-    changed = _variables(d, asked.vars)
+    changed = set_by(d, asked.vars)
     if changed is not None:
         d.emit(msgspec.structs.replace(changed, actor=asked.actor))
     for wait in chosen:
@@ -209,28 +204,6 @@ def _choose(d: Draft, c: cmd.Message, asked: Resume) -> list[WaitState]:
 def pend_order(path: str, since: int) -> tuple[int, int]:
     """Sort key of paths with baskets: the deepest is resumed first, the oldest of equally deep ones."""
     return -depth(path), since
-
-
-def _variables(d: Draft, given: dict[str, msgspec.Raw]) -> ev.VariablesSet | None:
-    """Variables that are injected: of the declared type, added or changed, never deleted."""
-    if not given:
-        return None
-    declared, plan = d.state.plan.definition.variables, d.state.plan
-    found: dict[str, Any] = {}
-    try:
-        for name, value in given.items():
-            if name not in declared:
-                hint = near(name, declared) or f"declared: {', '.join(declared) or 'none'}"
-                raise Refusal("bad_variable", f"variable {name} is not declared ({hint})")
-            wrong = answers.problems(declared[name], bytes(value))
-            if wrong:
-                raise Refusal("bad_variable", f"variable {name}: {'; '.join(wrong)}")
-            of_one = captured(bytes(value), plan.var_captures.get(name, ()), f"variable {name}")
-            found |= {f"{name}:{key}": part for key, part in of_one.items()}
-        check_size(found, "the variables")
-    except HoldfastError as e:
-        raise Refusal("bad_variable", e.message) from None
-    return ev.VariablesSet(given, found)
 
 
 def _end(d: Draft, wait: WaitState, actor: str) -> None:

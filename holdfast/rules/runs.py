@@ -16,7 +16,7 @@ from holdfast.model.limits import INLINE_LIMIT_BYTES, SECOND
 from holdfast.model.naming import depth, derived
 from holdfast.model.statuses import NODE_SETTLED, RUN_TERMINAL, ended_text
 from holdfast.model.timers import RUN_TIMEOUT
-from holdfast.rules import journeys, milestones, nodes, undoing, waits
+from holdfast.rules import journeys, milestones, nodes, undoing, variables, waits
 from holdfast.rules.draft import Draft, Refusal, ToRun
 from holdfast.rules.scopes import cancel_instance, close_unanswered
 
@@ -27,6 +27,8 @@ def begin(d: Draft) -> None:
         raise Refusal("stale", "the run was cancelled before it began")
     create(d)
     milestones.begin(d, "start")
+    if d.state.plan.definition.variables:
+        variables.set_first(d)
     if d.state.plan.definition.start:
         journeys.begin(d)
     else:

@@ -15,12 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
-from holdfast.model import handlers
+from holdfast.model import answers, handlers
 from holdfast.model.current import BodyContext
-from holdfast.model.errors import (
-    HoldfastError,
-    UsageError,
-)
+from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
 from holdfast.model.values import decoder, encode
 from holdfast.worker.activation import Activation
 from holdfast.worker.recorded_calls import Call
@@ -175,6 +172,10 @@ class Variables(MutableMapping[str, Any]):
             decoder(annotation)(data)
         except HoldfastError as e:
             raise type(e)(f"variable {name}: {e.message}") from None
+        if annotation is Any:  # of a document: only its JSON Schema says what fits
+            wrong = answers.problems(self._activation.attempt.plan.definition.variables[name], data)
+            if wrong:
+                raise InvalidInput(f"variable {name}: {'; '.join(wrong)}")
         self._activation.vars[name] = data
 
     def __delitem__(self, name: str) -> None:

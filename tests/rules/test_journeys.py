@@ -364,3 +364,11 @@ def test_journeys_with_crashes_pends_and_failures_come_to_the_same_end(seed: int
                 done.append(node)
     assert play.state.status is RunStatus.COMPLETED
     assert sorted(done) == ["inner", "l1", "outer", "r1", "x1", "y1", "z"]
+
+
+def test_variables_with_a_default_are_set_when_the_run_begins() -> None:
+    variables = {"status": {"type": "string", "default": "new"}, "note": {"type": "string"}}
+    play = journey(step("a", "end"), variables=variables, result=["dict", "s", ["var", "status"], "n", ["var", "note"]])
+    assert play.variable("status") == "new"
+    play.complete("a", status="closed")
+    assert play.result == {"s": "closed", "n": None}
