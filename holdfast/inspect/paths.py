@@ -74,7 +74,7 @@ class Paths(msgspec.Struct, frozen=True):
 def execution_paths(store: Store, row: RunRow) -> Paths:
     """A run as paths; those that were cut off are shown as resuming will find them."""
     fold = fold_of(row)
-    definition = Plans(store).numbered(row.workflow, row.version).definition
+    definition = Plans(store).of_run(row).definition
     waits = store.open_waits([row.run_no])
     by_path: dict[str, list[NodeRow]] = {}
     for node in store.nodes(row.run_no):
@@ -174,7 +174,7 @@ def sanitised(path: ExecutionPath) -> ExecutionPath:
 def process_info(store: Store, row: RunRow) -> dict[str, Any]:
     """A run as the one document that path-based engines keep of a case."""
     found = execution_paths(store, row)
-    declared = Plans(store).numbered(row.workflow, row.version).definition.variables
+    declared = Plans(store).of_run(row).definition.variables
     nodes = [n for n in store.nodes(row.run_no) if n.started_at is not None]
     last = max(nodes, key=lambda n: (n.finished_at or n.started_at or 0, n.output_seq), default=None)
     components = {path.step: path.component for path in found.paths}

@@ -317,7 +317,7 @@ def summary_of(store: Store, plans: Plans, row: RunRow) -> Summary:
 
 def _on_crash(plans: Plans, row: RunRow, node: NodeRow) -> str:
     try:
-        found = plans.numbered(row.workflow, row.version).scope_of(node.path).nodes.get(node.node)
+        found = plans.of_run(row).scope_of(node.path).nodes.get(node.node)
     except HoldfastError:  # its definition is damaged, which the engine that drives the run reports
         found = None
     return "rerun" if found is None else found.definition.on_crash  # a compensation is repeated

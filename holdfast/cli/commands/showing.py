@@ -106,7 +106,7 @@ def variables(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
         if json:
             output.document(found)
             return
-        declared = Plans(store).numbered(row.workflow, row.version).definition.variables
+        declared = Plans(store).of_run(row).definition.variables
         cells = [
             [output.line(name), output.line(_type_name(schema)), _value(found[name]) if name in found else "not set"]
             for name, schema in declared.items()

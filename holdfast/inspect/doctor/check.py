@@ -31,7 +31,7 @@ from holdfast.store.version_contract import VersionRow
 def audit_of(store: Store, plans: Plans, row: RunRow, *, early_micros: int = 0) -> Audit:
     """An audit of a run that has not been fed yet. Raises CorruptJournal when its version is not in the store."""
     return Audit(
-        plans.numbered(row.workflow, row.version),
+        plans.of_run(row),
         row.run_no,
         row.run_id,
         plan_of=lambda version: plans.numbered(row.workflow, version),

@@ -110,6 +110,13 @@ class Plans:
             plan = self._by_version[workflow, version] = compile_definition(definition, version)
         return plan
 
+    def of_run(self, row: RunRow) -> Plan:
+        """The plan of the version that a run is on. Raises CorruptJournal, which names the run."""
+        try:
+            return self.numbered(row.workflow, row.version)
+        except CorruptJournal as error:
+            raise CorruptJournal(f"run {row.run_id}: {error.message}") from None
+
 
 def entry_of(run_id: str, row: EventRow) -> ev.Entry:
     """Decode a stored event of a run."""

@@ -113,6 +113,6 @@ def result_of(store: Store, row: RunRow, completed: ev.RunCompleted) -> bytes:
     read."""
     if completed.located is None:
         return bytes(completed.result)
-    plan = Plans(store).numbered(row.workflow, row.version)
+    plan = Plans(store).of_run(row)
     state = state_from_rows(plan, row, store.open_nodes([row.run_no]), (), ())
     return Values(store).load(state, completed.located)
