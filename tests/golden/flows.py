@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from typing import Any
 
 import holdfast as hf
+from holdfast.model import handlers
+from holdfast.model.definition import Definition, Milestone, NodeDef
+from holdfast.model.handlers import CodeLocation, RegisteredWorkflow
 
 IS_SECOND_LIFE = os.environ.get("GOLDEN_LIFE") == "2"
 
@@ -187,6 +191,45 @@ async def verify(visit: int) -> int:
 def journey() -> int:
     """A jump back by a body, and a basket."""
     return verify(collect())
+
+
+@hf.node(name="golden_unit", idempotent=True)
+async def unit(ctx: hf.Context) -> Any:
+    """Every unit of `golden_paths`: one of them pends, the parallel one names the branches that open."""
+    if ctx.node == "examine":
+        return hf.pend("desk", output="examined")
+    return ["inside", "outside"] if ctx.node == "split" else ctx.node
+
+
+def _paths() -> RegisteredWorkflow:
+    """Parallel paths that meet, a basket with a milestone that moves what waits in it, a ticket that reopens."""
+    definition = Definition(
+        name="golden_paths",
+        nodes=(
+            NodeDef(
+                id="split",
+                unit="parallel",
+                uses="golden_unit",
+                join="meet",
+                branches={"inside": "examine", "outside": "measure"},
+            ),
+            NodeDef(id="examine", unit="step", uses="golden_unit", next="meet"),
+            NodeDef(id="measure", unit="step", uses="golden_unit", next="meet"),
+            NodeDef(id="meet", unit="join", next="close"),
+            NodeDef(id="close", unit="step", uses="golden_unit", next="end"),
+        ),
+        start="split",
+        tickets={"appeal": "close"},
+        milestones=(
+            Milestone(
+                name="late", set_on="entry", clears="exit", basket="desk", after=0.01, action="move", to="supervisor"
+            ),
+        ),
+    )
+    return RegisteredWorkflow(definition=definition, code=CodeLocation(kind="process"), params=(), returns=Any)
+
+
+handlers.register_workflow("golden_paths", _paths)
 
 
 if IS_SECOND_LIFE:

@@ -11,6 +11,7 @@ anew only before a release; afterwards add a folder for the new version and keep
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -43,6 +44,7 @@ STATUSES = {
     "forked": "completed",
     "graph": "completed",
     "journey": "completed",
+    "paths": "completed",
     "question": "suspended",
     "recovered": "completed",
     "undone": "failed",
@@ -116,6 +118,8 @@ async def _first_life(url: str) -> None:
         await _ended(await engine.start(flows.checkpoint, n=2, run_id="checkpoint"))
         journey = await engine.start(flows.journey, run_id="journey")
         await _waits(journey, "basket")
+        paths = await engine.start("golden_paths", run_id="paths")
+        await _waits(paths, "basket", basket="supervisor")
         await _branch(engine, flows)
 
 
@@ -146,10 +150,20 @@ async def _second_life(url: str) -> None:
         await _ended(engine.get("code"))
         await engine.get("journey").resume(actor="cy")
         await _ended(engine.get("journey"))
+        await _reopen(engine.get("paths"))
         run = await engine.start(flows.branched, n=1, run_id="recovered")
         wait = await _waits(run, "input")
         await run.respond(wait.wait_id, True, actor="ann")
         await _ended(run)
+
+
+async def _reopen(run: Any) -> None:
+    await run.resume(path=".split.inside.", actor="cy")
+    await _ended(run)
+    await run.reopen("appeal", basket="appeals", actor="cy")
+    await _waits(run, "pause", basket="appeals")
+    await run.resume(actor="cy")
+    await _ended(run)
 
 
 async def _third_life(url: str) -> None:
@@ -160,11 +174,12 @@ async def _third_life(url: str) -> None:
         await _ended(engine.get("recovered"))
 
 
-async def _waits(run: Any, kind: str, question: str | None = None) -> hf.Wait:
+async def _waits(run: Any, kind: str, question: str | None = None, basket: str | None = None) -> hf.Wait:
     """Wait until a run is suspended, with a wait of this kind."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = [w for w in await run.waits() if w.kind == kind and question in (None, w.question)]
+            found = [w for w in found if basket in (None, w.basket)]
             if found and await run.status() == "suspended":
                 return found[0]
             await asyncio.sleep(0.01)
@@ -182,7 +197,12 @@ async def _ended(run: Any) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--life"]:
-        asyncio.run(live(Path(sys.argv[2])))
+    parser = argparse.ArgumentParser(prog="python3 -m tests.golden.record", description="Record golden journals.")
+    default = journals.ROOT / version("holdfast")
+    parser.add_argument("folder", type=Path, nargs="?", default=default, help="replaced by the recording (%(default)s)")
+    parser.add_argument("--life", type=Path, metavar="DATABASE", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.life is not None:
+        asyncio.run(live(arguments.life))
     else:
-        main(Path(sys.argv[1]) if len(sys.argv) > 1 else journals.ROOT / version("holdfast"))
+        main(arguments.folder)
