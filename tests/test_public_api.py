@@ -176,6 +176,7 @@ METHODS: dict[str, dict[str, str]] = {
         "checkpoint": "value",
         "keyed": "key",
         "patched": "name",
+        "emit": "topic value",
         "progress": "done total message",
         "heartbeat": "",
     },

@@ -22,6 +22,7 @@ from holdfast.engine.recovering import Recovered
 from holdfast.engine.run_handle import Run
 from holdfast.model.naming import unique
 from holdfast.model.statuses import RUN_TERMINAL, NodeStatus
+from holdfast.model.views import Emitted
 from holdfast.rules.branch_opening import Asked, Preview
 from holdfast.store.contract import Store
 from holdfast.store.row_types import MessageRow, RunRow
@@ -115,6 +116,13 @@ def changes_of(engine: Engine, run_nos: Sequence[int]) -> Iterator[asyncio.Event
         yield changed
     finally:
         engine.hub.leave(run_nos[0], changed)
+
+
+def emitted_by(engine: Engine, run_no: int) -> list[Emitted]:
+    """What the bodies of a run that run in this process have shown with `ctx.emit`, as far as it is kept."""
+    report = getattr(engine.executor, "emitted", None)
+    found: list[Emitted] = [] if report is None else report(run_no)
+    return found
 
 
 def progress_of(engine: Engine, run_no: int) -> Progress:

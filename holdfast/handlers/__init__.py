@@ -6,7 +6,7 @@ derived from its annotations. A package that only some handlers need is imported
 Names under `holdfast.` are reserved for them; `model.handlers.ALIASES` maps the names in documents to these.
 """
 
-from holdfast.handlers import passing, waiting
+from holdfast.handlers import calling, chat_completions, http_requests, passing, programs, waiting
 from holdfast.handlers.registering import NAMES
 
-__all__ = ["NAMES", "passing", "waiting"]
+__all__ = ["NAMES", "calling", "chat_completions", "http_requests", "passing", "programs", "waiting"]

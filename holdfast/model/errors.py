@@ -215,15 +215,26 @@ class RunSuspended(HoldfastError):
 class Fail(HoldfastError):
     """A body reports that it failed, and whether another attempt could help.
 
-    Raise it in a body. `retryable=False` ends the node whatever its retry policy says; `details` is stored in the
-    journal.
+    Raise it in a body. `retryable=False` ends the node whatever its retry policy says; `retry_after` is the least
+    number of seconds until the next attempt, up to the policy's `max_delay`; `details` is stored in the journal.
     """
 
     code = "fail"
+    retry_after: float | None = None
+    """Seconds until the next attempt, at least."""
 
-    def __init__(self, message: str | None = None, *, retryable: bool = True, details: Any = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retryable: bool = True,
+        retry_after: float | None = None,
+        details: Any = None,
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
+        if retry_after is not None:
+            self.retry_after = retry_after
         self.details = details
         """Data about the failure, as JSON; stored in the journal."""
 

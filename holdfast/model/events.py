@@ -42,6 +42,12 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         """The `details` of `hf.Fail(details=...)`."""
         return self.attributes.get("details")
 
+    @property
+    def retry_after(self) -> float | None:
+        """The `retry_after` of `hf.Fail(retry_after=...)`: seconds until the next attempt, at least."""
+        found = self.attributes.get("retry_after") if self.retryable else None
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and found > 0 else None
+
 
 class Failed(msgspec.Struct, frozen=True):
     """An item of a map with `errors="collect"` that failed: it stands in the list instead of the item's value."""

@@ -6,6 +6,33 @@ Owns: the defaults. Settings override the ones that users may differ about. And 
 SECOND = 1_000_000
 """Instants and durations are microseconds."""
 
+EMITTED_KEPT = 1_000
+"""Values that a live body has shown with ctx.emit and that are kept for those who begin to watch later."""
+
+HTTP_SECONDS = 30.0
+"""How long a request of `http` may take with its response, unless its config says otherwise."""
+
+HTTP_BYTES_MAX = 900_000
+"""Bytes of a response, which becomes an output: with its headers it must fit into an event (INLINE_LIMIT_BYTES)."""
+
+HTTP_PROBLEM_LENGTH = 2_000
+"""Characters of the body of a refused request that its error has: a person reads them."""
+
+HTTP_REDIRECTS_MAX = 10
+"""Redirects that a config may allow."""
+
+LLM_SECONDS = 300.0
+"""How long a completion of `llm` may take, unless its config says otherwise: long ones take minutes."""
+
+LLM_STREAM_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of a streamed completion; each token comes in some hundred bytes of JSON."""
+
+SHELL_SECONDS = 60.0
+"""How long a program of `shell` may run, unless its config says otherwise."""
+
+SHELL_BYTES_MAX = 200_000
+"""Bytes of each of the two outputs of a program: they become an output of the node."""
+
 SECRET_LENGTH_MIN = 4
 """Characters of a secret: a shorter value would be found in every text, and hiding it would make texts unreadable."""
 

@@ -64,13 +64,20 @@ NO_RETRY = Retry()
 
 
 def seconds_until_retry(
-    policy: Retry, failures: int, kinds: tuple[str, ...], retryable: bool | None, seed: str
+    policy: Retry,
+    failures: int,
+    kinds: tuple[str, ...],
+    retryable: bool | None,
+    seed: str,
+    retry_after: float | None = None,
 ) -> float | None:
     """The wait before the next try after `failures` failures, the last of them of these `kinds`; None: it was the last
-    try. Nodes (rules/body_reports.py) and nodes that are called as steps (worker/steps.py) both follow this."""
+    try. A failure that asks for a wait (`retry_after`) gets it, up to the policy's `max_delay`. Nodes
+    (rules/body_reports.py) and nodes that are called as steps (worker/steps.py) both follow this."""
     if failures >= policy.attempts or not policy.applies(kinds, retryable):
         return None
-    return policy.delay_seconds(failures, seed)
+    delay = policy.delay_seconds(failures, seed)
+    return delay if retry_after is None else max(delay, min(retry_after, policy.max_delay))
 
 
 HOPELESS = frozenset(

@@ -17,6 +17,18 @@ from holdfast.model.limits import SECOND
 from holdfast.model.naming import instance_text
 
 
+class Emitted(msgspec.Struct, frozen=True):
+    """One value that a body has shown with `ctx.emit`."""
+
+    number: int
+    """From 1, for each attempt."""
+    topic: str
+    value: msgspec.Raw
+    node: str
+    path: str
+    attempt: int
+
+
 class EventView(msgspec.Struct, frozen=True):
     """One event of a journal."""
 

@@ -238,7 +238,7 @@ def _fail(d: Draft, ns: NodeState, error: ev.ErrorInfo) -> None:
         return
     policy = ns.plan.definition.retry or NO_RETRY
     seed = f"{d.state.run_id}{ns.key}{ns.failures}"
-    delay = seconds_until_retry(policy, ns.failures + 1, error.kinds, error.retryable, seed)
+    delay = seconds_until_retry(policy, ns.failures + 1, error.kinds, error.retryable, seed, error.retry_after)
     if delay is None:
         fail_for_good(d, ns, error)
         return

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping, MutableSet
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.limits import BODY_CHECK_SECONDS
 from holdfast.model.naming import is_undo
+from holdfast.model.views import Emitted
 from holdfast.worker import call_scopes, ending, parking
 from holdfast.worker.body_life import ALIVE, EMPTY, EMPTY_SET, OVER, BodyLife, LeaveReason, LiveBody, retrieve_exception
 from holdfast.worker.call_scopes import BodyPart
@@ -54,6 +56,8 @@ class Activation(LiveBody):
     current_class = Current
     """The testing kit has one that watches."""
     progress: tuple[float, float | None, str] | None = None
+    emitted: deque[Emitted] | None = None
+    """The last values that the body has shown; None: it has shown none."""
     checkpoint_read = False
     """Whether this execution of the body has read its checkpoint."""
     _check_scheduled = False

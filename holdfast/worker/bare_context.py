@@ -115,6 +115,9 @@ class BareContext(BodyContext):
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         pass
 
+    def emit(self, topic: str, value: Any) -> None:
+        pass
+
     def heartbeat(self) -> None:
         pass
 

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.engine import asyncio_internals, crash_points
 from holdfast.engine.ports import Attempt
 from holdfast.model.limits import SYNC_THREADS
+from holdfast.model.views import Emitted
 from holdfast.worker import call_scopes, ending, rehearsing
 from holdfast.worker.activation import Activation
 from holdfast.worker.body_life import LeaveReason
@@ -162,6 +163,11 @@ class LocalExecutor(BodyPipeline):
         if activation.task is not None:
             self._leaving.add(activation.task)
             activation.task.add_done_callback(self._leaving.discard)
+
+    def emitted(self, run_no: int) -> list[Emitted]:
+        """What live bodies of a run have shown with ctx.emit, by body, as far as it is kept."""
+        bodies = self._live.get(run_no, _NONE).values()
+        return [shown for activation in bodies for shown in activation.emitted or ()]
 
     def progress(self, run_no: int) -> dict[tuple[str, str], tuple[float, float | None, str]]:
         """What bodies of a run said about how far they are."""

@@ -1,7 +1,7 @@
 """Plain context: what every body may ask of the engine, without waiting for a commit.
 
-Owns: who the body is, its idempotency key, its log (one line for each call), its variables, progress and heartbeat; and
-`InlineContext`, for bodies that run on the event loop and may not wait.
+Owns: who the body is, its idempotency key, its log (one line for each call), its variables, progress, what it shows,
+and heartbeat; and `InlineContext`, for bodies that run on the event loop and may not wait.
 Rule: what a body sets as a variable is committed with its completion or checkpoint, never at a suspension.
 Rule: newlines and control characters in what a body logs are escaped: text of users and of other services reaches the
 log through it, and must not be able to forge a second line or to control a terminal.
@@ -12,13 +12,18 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 
-from holdfast.model import answers, handlers
+import msgspec
+
+from holdfast.model import answers, handlers, texts
 from holdfast.model.current import BodyContext
 from holdfast.model.errors import HoldfastError, InvalidInput, UsageError
+from holdfast.model.limits import EMITTED_KEPT
 from holdfast.model.values import decoder, encode
+from holdfast.model.views import Emitted
 from holdfast.worker.activation import Activation
 from holdfast.worker.recorded_calls import Call
 from holdfast.worker.replay import idempotency_key
@@ -94,6 +99,21 @@ class PlainContext(BodyContext):
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report how far the body is, to those who watch the run. Never stored."""
         self._activation.progress = (done, total, message)
+
+    def emit(self, topic: str, value: Any) -> None:
+        """Show a value to those who watch the run while the body works, such as the tokens of a model.
+
+        It is never stored and may be lost; the last 1,000 of a live body are kept, numbered for each attempt."""
+        texts.name(topic, "ctx.emit: topic")
+        activation, a = self._activation, self._activation.attempt
+        data = encode(value, what=f"what ctx.emit shows as {topic!r}")
+        if activation.hidden is not None:
+            activation.hidden.refuse(f"what {a.node} shows", data)
+        shown = activation.emitted
+        if shown is None:
+            shown = activation.emitted = deque(maxlen=EMITTED_KEPT)
+        number = shown[-1].number + 1 if shown else 1
+        shown.append(Emitted(number, topic, msgspec.Raw(data), a.node, a.path, self.attempt))
 
     def heartbeat(self) -> None:
         """Say that the body or step is alive (needed where its node has a `heartbeat` limit)."""

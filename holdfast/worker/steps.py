@@ -110,7 +110,7 @@ class StepRunner:
             undo = self.undo.of_call(call, args, kwargs)
         tries = ctx._activation.steps.tries
         if recorded is not None and recorded.retry_at is not None:
-            await self._until_retry(ctx, call, failures, recorded.retry_at, recorded.wait_id)
+            await self._until_retry(ctx, call, failures, recorded.retry_at, recorded.error, recorded.wait_id)
         while True:
             if failures and self.takes_ctx:
                 await ctx._begin_again(call)
@@ -142,7 +142,7 @@ class StepRunner:
             if failure is not None:
                 if retry_at is None:  # from the journal, as a replay raises it
                     raise raise_again(stored(failure), f"step {call.name}")
-                await self._until_retry(ctx, call, failures, retry_at)
+                await self._until_retry(ctx, call, failures, retry_at, failure)
                 continue
             await ctx._record(call, data, failures + 1, undo=tried.undo)
             if ctx._activation.life in OVER:  # it is recorded; the task that awaits it is to end
@@ -230,13 +230,19 @@ class StepRunner:
     async def _failed(self, ctx: RecordingContext, call: Call, info: ev.ErrorInfo, failures: int) -> int | None:
         """Record a failed try; when the next one is due, or None if it was the last."""
         seed = _retry_seed(ctx, call, failures)
-        delay = seconds_until_retry(self.retry, failures, info.kinds, info.retryable, seed)
+        delay = seconds_until_retry(self.retry, failures, info.kinds, info.retryable, seed, info.retry_after)
         retry_at = None if delay is None else ctx._activation.port.now() + int(delay * SECOND)
         await self._commit(ctx, ev.StepFailed, call, failures, error=info, retry_at=retry_at)
         return retry_at
 
     async def _until_retry(
-        self, ctx: RecordingContext, call: Call, failures: int, retry_at: int, wait_id: str | None = None
+        self,
+        ctx: RecordingContext,
+        call: Call,
+        failures: int,
+        retry_at: int,
+        error: ev.ErrorInfo | None,
+        wait_id: str | None = None,
     ) -> None:
         """Wait until the next try of a step that has failed. A delay over RETRY_IN_MEMORY_SECONDS is a wait with a
         durable timer, during which the body may be evicted; `wait_id`: it was opened in an earlier life of the body.
@@ -249,6 +255,8 @@ class StepRunner:
             return
         now = activation.port.now()
         delay = self.retry.delay_seconds(failures, _retry_seed(ctx, call, failures))
+        if error is not None and error.retry_after is not None:
+            delay = max(delay, min(error.retry_after, self.retry.max_delay))
         left = min(retry_at - now, int(delay * SECOND))
         if left <= RETRY_IN_MEMORY_SECONDS * SECOND:
             await asyncio.sleep(max(0, left) / SECOND)
