@@ -1,13 +1,15 @@
 """The reference pages that are made from the code: `python3 dev.py docs` writes them, a test compares them.
 
 Owns: docs/errors.md and docs/api.md, whole; the diagrams of docs/state-machines.md; in docs/cli.md the tables of verbs,
-options and exit codes.
+options and exit codes; docs/schemas, whole.
 Never: repeats what the guide explains; a reference lists, with the first paragraph of each docstring.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 import holdfast as hf
 from holdfast.cli import main as command_line
 from holdfast.cli import output
+from holdfast.documents import kinds
 from holdfast.engine.run.actor import LIFE_TRANSITIONS, Life
 from holdfast.model import errors
 from holdfast.model.statuses import NODE_SETTLED, NODE_TRANSITIONS, RUN_TERMINAL, RUN_TRANSITIONS
@@ -264,14 +267,22 @@ def _exit_codes() -> list[str]:
     return ["| code | meaning |", "|---|---|", *(f"| {code} | {about} |" for code, about in EXIT_CODES.items())]
 
 
+def _schema(kind: str) -> str:
+    """The JSON Schema of one kind of document, or of all."""
+    found = kinds.schema_of_documents() if kind == "holdfast" else kinds.schema_of_kind(kind)
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "api.md": api_page,
     "state-machines.md": state_machines_page,
     "cli.md": cli_page,
 }
+PAGES |= {f"schemas/{kind}.json": functools.partial(_schema, kind) for kind in ("holdfast", *kinds.KINDS)}
 
 
 if __name__ == "__main__":
     for page, make in PAGES.items():
+        (FOLDER / page).parent.mkdir(exist_ok=True)
         (FOLDER / page).write_text(make(), "utf-8")

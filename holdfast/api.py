@@ -65,6 +65,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.permissions import Permissions, SecretRule
 from holdfast.worker.racing import Won
 from holdfast.worker.sync_context import SyncContext
+from holdfast.worker.targets import load
 
 set_bare_context(_bare_context)
 
@@ -118,6 +119,7 @@ __all__ = [
     "goto",
     "if_else",
     "is_none",
+    "load",
     "loop",
     "map",
     "node",

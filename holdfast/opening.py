@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.authoring import functions
 from holdfast.engine import event_loop
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine_settings import from_environment
@@ -182,8 +181,8 @@ async def _run(
 ) -> R:
     async with open_engine(db, recover=False) as engine:
         engine.committer.wait_when_full = False
-        if (file := functions.source_file(workflow.fn)) and outlives_process(db or default_url()):
-            trust.remember(engine.store_id, [file])  # the user has run this file on this database
+        if (files := workflow.source_files) and outlives_process(db or default_url()):
+            trust.remember(engine.store_id, files)  # the user has run this code on this database
         started = await engine.start(workflow, run_id=run_id, priority=priority, timeout=timeout, **inputs)
         try:
             await started.until_quiet()

@@ -162,12 +162,6 @@ def _constants(code: CodeType) -> list[str]:
 
 # --- signatures --------------------------------------------------------------------------------------------------
 
-CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
-"""Options of a child besides its inputs."""
-
-RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue", "rollout_key"}
-"""Names that `start`, `child` and `hf.run` reserve."""
-
 _KIND: Final[dict[Any, Literal["", "*", "**"]]] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",

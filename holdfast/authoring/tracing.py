@@ -16,8 +16,6 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Self
 
-import msgspec
-
 from holdfast.authoring import functions
 from holdfast.authoring.refs import Ref, close_matches, expression, frame_of, refs_in, trace_error, type_of
 from holdfast.model.current import current_body
@@ -273,22 +271,6 @@ def check_result(trace: Trace, result: Expr, fn: Callable[..., Any]) -> None:
                 f"{branch!r} of a route; give each branch a name of its own and return hf.first(a, b, ...), or "
                 f"hf.first({node_id}, None) if the others give nothing"
             )
-
-
-def order_phases(trace: Trace) -> tuple[NodeDef, ...]:
-    """The workflow's nodes, those of `hf.phase("b", after="a")` ordered after all of a."""
-    nodes = trace.top.nodes
-    for phase in trace.phases.values():
-        if phase.after is None:
-            continue
-        before = tuple(n.id for n in nodes if n.phase == phase.after)
-        nodes = [
-            msgspec.structs.replace(n, after=tuple(dict.fromkeys(n.after + before)) if n.after else before)
-            if n.phase == phase.name
-            else n
-            for n in nodes
-        ]
-    return tuple(nodes)
 
 
 def result_annotation(returned: Any) -> Any:

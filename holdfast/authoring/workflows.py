@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.authoring import functions, rivals, tracing
-from holdfast.authoring.functions import CHILD_OPTIONS, RESERVED_INPUTS, Signature
+from holdfast.authoring.functions import Signature
 from holdfast.authoring.node_decorator import Ctx, Duration, bound_expressions, check_function
 from holdfast.authoring.refs import Ref, trace_error
 from holdfast.authoring.tracing import Placed
@@ -25,8 +25,9 @@ from holdfast.model.canonical import input_schema
 from holdfast.model.current import current_body
 from holdfast.model.definition import DEFAULT_QUEUE, Definition, NodeDef, Param, Settings
 from holdfast.model.errors import DefinitionError, HoldfastError, UsageError
-from holdfast.model.handlers import Handler, RegisteredWorkflow
+from holdfast.model.handlers import CHILD_OPTIONS, RESERVED_INPUTS, Handler, RegisteredWorkflow
 from holdfast.model.limits import NODE_VISITS_MAX
+from holdfast.model.ordering import after_phases
 from holdfast.model.policies import Retry, seconds
 from holdfast.model.schemas import schema_of
 from holdfast.model.values import builtins
@@ -105,6 +106,12 @@ class Workflow(Placed, Generic[P, R]):
             code=functions.location(self.fn),
         )
 
+    @property
+    def source_files(self) -> list[str]:
+        """The files with the code that its runs need."""
+        file = functions.source_file(self.fn)
+        return [file] if file else []
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = tracing.current()
         if trace is not None:
@@ -180,7 +187,7 @@ class Workflow(Placed, Generic[P, R]):
         if inspect.isawaitable(returned) and not isinstance(returned, Ref):
             raise trace_error(f"{self.fn.__qualname__} returned something to await; a graph's function is a plain one")
         tracing.check_result(trace, result, self.fn)
-        nodes = tracing.order_phases(trace)
+        nodes = after_phases(trace.top.nodes, trace.phases.values())
         definition = self._definition(
             kind="graph", nodes=nodes, result=result, phases=tuple(trace.phases.values()), variables=self._schemas()
         )

@@ -318,7 +318,7 @@ def recorded_code(store: Store, row: RunRow) -> Places:
         except CorruptJournal as damage:
             return damage
         if created.code is not None:
-            found[msgspec.convert(created.code, CodeLocation)] = None
+            found |= dict.fromkeys(msgspec.convert(created.code, CodeLocation).needed)
     return list(found)
 
 

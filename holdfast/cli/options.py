@@ -33,7 +33,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most this many.")]
 Target = Annotated[
-    str, typer.Argument(metavar="FILE.py:NAME", help="The workflow; omit NAME if the file has only one.")
+    str,
+    typer.Argument(metavar="FILE:NAME", help="The workflow, in Python or YAML; omit NAME if the file has only one."),
+]
+HandlerCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--code",
+        metavar="FILE.py",
+        help="The code of a document's Python handlers (or package.module); may be repeated.",
+        show_default=False,
+    ),
 ]
 GivenInput = Annotated[
     str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Inputs by name, as one JSON object.")

@@ -51,6 +51,10 @@ class Findings:
     def __len__(self) -> int:
         return len(self._noted)
 
+    def codes(self) -> set[str]:
+        """The codes of the problems."""
+        return {noted.code for noted in self._noted}
+
     def listed(self) -> list[Problem]:
         """All of them with their places, in the order of the file."""
         if not self._noted:

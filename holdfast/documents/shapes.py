@@ -30,8 +30,15 @@ class Shape:
     """What it is, as in "is not ..."."""
     hint = ""
 
+    name = ""
+
     def __init__(self, doc: str = "") -> None:
         self.doc = doc
+
+    @property
+    def part(self) -> str:
+        """Its name in JSON Schemas, where a reference is a part of an address."""
+        return self.name.replace(" ", "_")
 
     def schema(self, parts: dict[str, Schema]) -> Schema:
         """The JSON Schema; shapes that have a name are put into `parts` and referred to."""
@@ -42,7 +49,7 @@ class Shape:
 
     def refuse(self, value: Any, at: Pointer, findings: Findings) -> None:
         """Add that a value is something else."""
-        findings.add("bad_value", at, f"{shown(value)} is not {self.words}", self.hint or f"write {self.words}")
+        findings.add("bad_value", at, f"{shown(value)} is not {self.words}", self.hint or "write one")
 
 
 def shown(value: Any) -> str:
@@ -167,7 +174,8 @@ class Number(Shape):
 class Duration(Shape):
     """A time: seconds, or text such as `90s`, `1h30m`, `2d`."""
 
-    words = "a time such as 30, 90s, 1h30m or 2d"
+    words = "a time"
+    hint = "write seconds, or a number with a unit: 90s, 1h30m, 2d"
 
     def schema(self, parts: dict[str, Schema]) -> Schema:
         text = {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*)+$"}
@@ -276,14 +284,14 @@ class Record(Shape):
         self.required = tuple(required)
 
     def schema(self, parts: dict[str, Schema]) -> Schema:
-        if self.name not in parts:
-            parts[self.name] = {}
+        if self.part not in parts:
+            parts[self.part] = {}
             properties = {key: described(shape, parts) for key, shape in self.fields.items()}
             found: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
             if self.required:
                 found["required"] = list(self.required)
-            parts[self.name] = ({"description": self.doc} if self.doc else {}) | found
-        return {"$ref": f"#/$defs/{self.name}"}
+            parts[self.part] = ({"description": self.doc} if self.doc else {}) | found
+        return {"$ref": f"#/$defs/{self.part}"}
 
     def check(self, value: Any, at: Pointer, findings: Findings) -> None:
         if type(value) is not dict:
@@ -316,10 +324,10 @@ class OneOf(Shape):
         self.options = dict(options)
 
     def schema(self, parts: dict[str, Schema]) -> Schema:
-        if self.name not in parts:
-            parts[self.name] = {}
-            parts[self.name] = {"anyOf": [record.schema(parts) for record in self.options.values()]}
-        return {"$ref": f"#/$defs/{self.name}"}
+        if self.part not in parts:
+            parts[self.part] = {}
+            parts[self.part] = {"anyOf": [record.schema(parts) for record in self.options.values()]}
+        return {"$ref": f"#/$defs/{self.part}"}
 
     def check(self, value: Any, at: Pointer, findings: Findings) -> None:
         if type(value) is not dict:

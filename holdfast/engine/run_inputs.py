@@ -17,8 +17,8 @@ from holdfast.model import events as ev
 from holdfast.model.canonical import InputForm
 from holdfast.model.captures import capture, captured, check_size
 from holdfast.model.definition import Settings
-from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, MissingCode, UsageError
-from holdfast.model.handlers import Parameter, RegisteredWorkflow
+from holdfast.model.errors import CorruptJournal, HoldfastError, InvalidInput, UsageError
+from holdfast.model.handlers import CodeLocation, Parameter, RegisteredWorkflow
 from holdfast.model.limits import NAME_LENGTH_MAX
 from holdfast.model.naming import instance_text
 from holdfast.model.plans import NodePlan, Plan
@@ -181,12 +181,10 @@ def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> E
         raise InvalidInput(f"edits know {', '.join(KNOWN)}; not {', '.join(unknown)}")
     ready.version = _version(edits, history)
     plan = history.plan(ready.version) if ready.version else head.plan
-    workflow = handlers.find_workflow(history.row.workflow)
-    if workflow is None and (edits.keys() & {"input", "vars"}):
-        raise MissingCode(f"edits are checked against the code of workflow {history.row.workflow}; load it first")
-    if workflow is not None and edits.get("input") is not None:
+    workflow = handlers.find_workflow(history.row.workflow) or _stored(plan)
+    if edits.get("input") is not None:
         ready.input, ready.input_captured = _input(edits["input"], history, head, plan, workflow)
-    if workflow is not None and edits.get("vars"):
+    if edits.get("vars"):
         ready.vars, ready.vars_captured = _vars(edits["vars"], plan, workflow)
     for name, value in (edits.get("outputs") or {}).items():
         try:
@@ -200,6 +198,14 @@ def prepare(edits: dict[str, Any] | None, history: History, head: RunState) -> E
     if edits.get("answers"):
         ready.answers = _answers(edits["answers"], history.line(head.branch))
     return ready
+
+
+def _stored(plan: Plan) -> RegisteredWorkflow:
+    """A workflow whose code is not loaded here, with its inputs and variables as the stored schemas describe them."""
+    params = tuple(Parameter(p.name, Any, p.required) for p in plan.definition.params)
+    return RegisteredWorkflow(
+        definition=plan.definition, code=CodeLocation(kind="document"), params=params, returns=Any
+    )
 
 
 def merge_patch(value: Any, patch: Any) -> Any:
@@ -252,6 +258,8 @@ def _vars(
                 f"variable {name} is not declared; declared: {', '.join(plan.definition.variables) or 'none'}"
             )
         data = _check(value, workflow.variables.get(name, Any), f"variable {name}")
+        if name not in workflow.variables:
+            _check_schema(plan.definition.variables[name], data, f"variable {name}")
         ready[name] = msgspec.Raw(data)
         of_one = captured(data, plan.var_captures.get(name, ()), f"variable {name}")
         found |= {f"{name}:{key}": part for key, part in of_one.items()}

@@ -35,6 +35,8 @@ class NodeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: str
+    title: str = ""
+    """The id that the author of a document wrote, where it is no legal name; `id` is derived from it."""
     kind: Literal["call", "map", "loop"] = "call"
     uses: str = ""
     args: dict[str, Expr] = {}

@@ -95,13 +95,22 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class CodeLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a workflow's code was found, so that another process can load it."""
+    """Where a workflow's code was found, so that another process can load it.
 
-    kind: Literal["file", "module", "process"]
+    `document`: it was compiled from a file in YAML or JSON, which its runs do not need; `parts` are where its Python
+    handlers were found."""
+
+    kind: Literal["file", "module", "process", "document"]
     file: str = ""
     module: str = ""
     name: str = ""
     sys_path: str = ""
+    parts: tuple[CodeLocation, ...] = ()
+
+    @property
+    def needed(self) -> tuple[CodeLocation, ...]:
+        """The places from which code has to be loaded."""
+        return self.parts if self.kind == "document" else (self,)
 
 
 class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -137,6 +146,12 @@ ALIASES: Final = {
     "transform": "holdfast.transform",
 }
 """The names of built-in handlers in documents, and those that definitions store."""
+
+CHILD_OPTIONS: Final = frozenset({"run_id", "priority", "timeout", "detached"})
+"""Options of a child besides its inputs."""
+
+RESERVED_INPUTS: Final = CHILD_OPTIONS | {"db", "persistence", "queue", "rollout_key"}
+"""Names that `start`, `child` and `hf.run` reserve."""
 
 _handlers: dict[str, Handler | Callable[[], Handler]] = {}
 """By name; a function until its first use."""

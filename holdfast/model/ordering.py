@@ -6,9 +6,11 @@ graph that has no order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.model.definition import Body, Definition, NodeDef
+import msgspec
+
+from holdfast.model.definition import Body, Definition, NodeDef, Phase
 from holdfast.model.errors import DefinitionError
 from holdfast.model.expressions import walk
 from holdfast.model.limits import PROBLEMS_LISTED_MAX
@@ -37,6 +39,22 @@ def references(node: NodeDef) -> set[str]:
         found.update(e[1] for x in exprs for e in walk(x) if isinstance(e, list) and e and e[0] == "node")
         stack.extend(n.body.nodes if n.body else ())
     return found
+
+
+def after_phases(nodes: Sequence[NodeDef], phases: Iterable[Phase]) -> tuple[NodeDef, ...]:
+    """The nodes, those of a phase that comes after another one ordered after all nodes of that."""
+    found = list(nodes)
+    for phase in phases:
+        if phase.after is None:
+            continue
+        before = tuple(n.id for n in found if n.phase == phase.after)
+        found = [
+            msgspec.structs.replace(n, after=tuple(dict.fromkeys(n.after + before)) if n.after else before)
+            if n.phase == phase.name
+            else n
+            for n in found
+        ]
+    return tuple(found)
 
 
 def order_problems(needs: dict[str, set[str]], prefix: str) -> list[Problem]:

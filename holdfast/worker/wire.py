@@ -288,7 +288,8 @@ async def order_of(attempt: Attempt, grace_seconds: float, permissions: Permissi
     port, handler, plan = attempt.port, attempt.handler, attempt.plan
     args = {name: await port.load_slowly(located) for name, located in attempt.args.items()}
     workflow = handlers.find_workflow(plan.definition.name)
-    codes = (handler.code,) if workflow is None or workflow.code == handler.code else (handler.code, workflow.code)
+    others = () if workflow is None else tuple(code for code in workflow.code.needed if code != handler.code)
+    codes = (handler.code, *others)
     variables = {name: port.variable(name) for name in plan.definition.variables}
     return encode(
         RunBody(

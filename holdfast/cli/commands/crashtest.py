@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from holdfast.cli import inputs, output
-from holdfast.cli.options import GivenInput, InputAssignments, Json, Quiet, Target, unset_option
+from holdfast.cli.options import GivenInput, HandlerCode, InputAssignments, Json, Quiet, Target
 from holdfast.cli.output import StatusLine
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
@@ -17,13 +17,14 @@ from holdfast.testing.explorer import substitutes
 from holdfast.testing.explorer.client import PEOPLE_TAKE
 from holdfast.testing.explorer.report import Report
 from holdfast.testing.explorer.search import explore
-from holdfast.worker.loading import load_target
+from holdfast.worker.targets import load_workflow
 
 
 def crashtest(
     target: Target,
     given: GivenInput = None,
     assignments: InputAssignments = None,
+    code: HandlerCode = None,
     effects: Annotated[
         list[str] | None,
         unset_option(
@@ -93,7 +94,7 @@ def crashtest(
     """
     values = inputs.read(given, assignments or ())
     with output.only_json(json):
-        _, workflow = load_target(target)
+        workflow, _ = load_workflow(target, code or ())
         inputs.keep_text(values, assignments or (), workflow.definition.params)
         line = StatusLine(silent=quiet or json)
         report = explore(

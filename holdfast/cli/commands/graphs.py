@@ -12,9 +12,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from holdfast.cli import databases, output
-from holdfast.cli.options import Db
+from holdfast.cli.options import Db, HandlerCode
 from holdfast.cli.picture import Picture
 from holdfast.cli.wording import waits_text
+from holdfast.documents.registration import is_document, is_stored_definition
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
@@ -26,7 +27,7 @@ from holdfast.model.views import Wait
 from holdfast.store.contract import Store
 from holdfast.store.records.run_records import current_visits
 from holdfast.store.row_types import RunRow
-from holdfast.worker.loading import load_target
+from holdfast.worker.targets import load_workflow
 
 Address = tuple[str, ...]
 """Ids of the maps and loops around a node, then its own."""
@@ -49,8 +50,9 @@ _RANK = ("failed", "running", "suspended", "scheduled", "cancelled", "completed"
 
 
 def graph(
-    what: Annotated[str, typer.Argument(metavar="FILE.py:NAME|FILE.json|RUN", help="A workflow, or a run.")],
+    what: Annotated[str, typer.Argument(metavar="FILE:NAME|RUN", help="A workflow, or a run.")],
     form: Annotated[str, typer.Option("--format", "-f", metavar="mermaid|json", help="What to print.")] = "mermaid",
+    code: HandlerCode = None,
     db: Db = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -64,7 +66,7 @@ def graph(
     if form not in {"mermaid", "json"}:
         raise UsageError(f"--format {form}: use mermaid or json")
     json = json or form == "json"
-    definition = None if not names_code(what) else _definition(what)
+    definition = _definition(what, code or ()) if names_code(what) else None
     if definition is not None:
         _print(definition, None, None, json)
         return
@@ -86,17 +88,13 @@ def graph(
 def names_code(what: str) -> bool:
     """True for a file or a module, False for the id of a run."""
     place = what.rpartition(":")[0] or what
-    return what.endswith((".py", ".json")) or place.endswith(".py") or (":" in what and "." in place)
+    return is_document(what) or what.endswith(".py") or (":" in what and ("." in place or is_document(place)))
 
 
-def _definition(what: str) -> Definition:
-    if not what.endswith(".json"):
-        definition: Definition = load_target(what)[1].definition
-        return definition
-    try:
-        return validation.load(Path(what).read_bytes())
-    except OSError as error:
-        raise UsageError(f"{what}: {error.strerror}") from None
+def _definition(what: str, code: Sequence[str]) -> Definition:
+    if not is_stored_definition(what):
+        return load_workflow(what, code).workflow.definition
+    return validation.load(Path(what).read_bytes())
 
 
 def of_run(store: Store, row: RunRow, definition: Definition) -> tuple[dict[Address, str], dict[Address, str]]:
@@ -197,6 +195,7 @@ def as_json(
         for node in members:
             here = (*around, node.id)
             shown: dict[str, Any] = {"id": "/".join(here), "kind": node.kind, "uses": node.uses or None}
+            shown["title"] = node.title or node.id
             shown["inside"] = "/".join(around) or None
             shown["phase"] = node.phase
             shown["when"] = None if node.when is None else text_of(node.when)
@@ -252,7 +251,9 @@ class _Mermaid:
             note = self._notes.get(here, "")
             if node.body is None:
                 shape = ('{{"', '"}}') if node.uses.startswith("holdfast.") else ('["', '"]')
-                title = f"{node.id}, {output.duration(node.delay)} later" if node.delay else node.id
+                title = name_of(node)
+                if node.delay:
+                    title = f"{title}, {output.duration(node.delay)} later"
                 self.lines.append(f"{indent}{name}{shape[0]}{label(title, note)}{shape[1]}")
                 continue
             self.lines.append(f'{indent}subgraph {name}["{label(_scope_title(node), note)}"]')
@@ -281,10 +282,15 @@ class _Mermaid:
             self.lines.append(f"  class {','.join(names)} {status}")
 
 
+def name_of(node: NodeDef) -> str:
+    """The id of a node; beside what the author of a document calls it, where that is another one."""
+    return f"{node.title} ({node.id})" if node.title else node.id
+
+
 def _scope_title(node: NodeDef) -> str:
     if node.kind == "map":
-        return f"{node.id}: for each of {text_of(node.over)}"
-    return f"{node.id}: until {text_of(node.until)}, at most {node.max_visits} times"
+        return f"{name_of(node)}: for each of {text_of(node.over)}"
+    return f"{name_of(node)}: until {text_of(node.until)}, at most {node.max_visits} times"
 
 
 def label(text: str, note: str = "") -> str:

@@ -22,7 +22,17 @@ import typer
 
 from holdfast.cli import configuration, inputs, output, wording
 from holdfast.cli.driving import drive_and_report, driven_elsewhere
-from holdfast.cli.options import Db, Driving, GivenInput, InputAssignments, Json, NewRunId, Target, with_groups
+from holdfast.cli.options import (
+    Db,
+    Driving,
+    GivenInput,
+    HandlerCode,
+    InputAssignments,
+    Json,
+    NewRunId,
+    Target,
+    with_groups,
+)
 from holdfast.cli.process_setup import prepare_to_drive
 from holdfast.engine.engine import Engine
 from holdfast.engine.run_handle import Run
@@ -34,7 +44,7 @@ from holdfast.opening import open_engine, undriven_runs
 from holdfast.store.row_types import RunRow
 from holdfast.store.urls import database_file
 from holdfast.worker import trust
-from holdfast.worker.loading import load_target, source_files
+from holdfast.worker.targets import load_workflow
 
 
 @with_groups
@@ -44,6 +54,7 @@ def run(
     given: GivenInput = None,
     assignments: InputAssignments = None,
     run_id: NewRunId = None,
+    code: HandlerCode = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", help="Fail the run after this time: 90, 90s, 1h30m.")
     ] = None,
@@ -60,6 +71,7 @@ def run(
       holdfast run shop.py:fulfil --input '{"order": {"id": "42", "amount": 1500}}'
       holdfast run shop.py:fulfil --input @order.json --run-id order-42 --detach
       holdfast run hello.py --set name=Ada --json
+      holdfast run flow.yaml:diamond --code handlers.py --set n=5
 
     \b
     Exit codes: 0 completed, 1 failed, 2 wrong usage (nothing was started), 3 suspended
@@ -71,13 +83,14 @@ def run(
         extra = [part for text in assignments or () for part in ("--set", text)]
         extra += ["--run-id", run_id] if run_id is not None else []
         extra += ["--timeout", timeout] if timeout is not None else []
+        extra += [part for place in code or () for part in ("--code", place)]
         return _detach(target, values, url, extra, json=driving.json)
     with output.only_json(driving.json):
         try:
-            module, workflow = load_target(target)
+            workflow, files = load_workflow(target, code or ())
             inputs.keep_text(values, assignments or (), workflow.definition.params)
             prepare_to_drive()
-            order = _Order(workflow, source_files(module), values, run_id, limit, driving.quiet, report_fd)
+            order = _Order(workflow, files, values, run_id, limit, driving.quiet, report_fd)
             return drive_and_report(url, order.begin, json=driving.json, quiet=driving.quiet, since=order.since)
         except HoldfastError as error:
             _report_to_starter(report_fd, {"error": {"code": error.code, "message": error.message}})
@@ -159,6 +172,7 @@ def start(
     given: GivenInput = None,
     assignments: InputAssignments = None,
     run_id: NewRunId = None,
+    code: HandlerCode = None,
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="NAME", help="The queue of the run; else that of the workflow.")
     ] = None,
@@ -189,9 +203,9 @@ def start(
         if _is_name(target):
             started = asyncio.run(_start(url, target, set(), values, options))
         else:
-            module, workflow = load_target(target)
+            workflow, files = load_workflow(target, code or ())
             inputs.keep_text(values, assignments or (), workflow.definition.params)
-            started = asyncio.run(_start(url, workflow, source_files(module), values, options))
+            started = asyncio.run(_start(url, workflow, files, values, options))
     if json:
         output.document(started)
     else:

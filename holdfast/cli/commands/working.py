@@ -20,7 +20,7 @@ from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.opening import open_engine
 from holdfast.store.urls import shown
 from holdfast.worker import trust
-from holdfast.worker.loading import load_place, source_files
+from holdfast.worker.targets import load_places
 
 CONCURRENCY = 100
 """Runs driven at once unless set: enough to share commits, few enough to leave runs to other workers."""
@@ -32,8 +32,8 @@ def worker(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE.py|MODULE]...",
-            help="The code to run; else `code` of holdfast.toml.",
+            metavar="[FILE|MODULE]...",
+            help="The code to run, and documents; else `code` of holdfast.toml.",
             show_default=False,
         ),
     ] = None,
@@ -70,6 +70,7 @@ def worker(
       holdfast worker shop.py --db postgresql://app@db.example/app
       holdfast worker shop reports --queue default --queue slow --concurrency 200
       holdfast worker shop.py --drain 60 --json
+      holdfast worker handlers.py flows/
 
     \b
     Exit codes: 0 stopped gracefully, 1 the database can no longer be used, 2 wrong usage, 130 exited at once.
@@ -82,9 +83,10 @@ def worker(
     if not places:
         raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
     with output.only_json(json):
-        loaded = {file for place in places for file in source_files(load_place(place))}
+        loaded = load_places(places)
         if not handlers.workflow_names():
-            raise UsageError(f"there is no workflow in {', '.join(places)}: put @hf.workflow on a function")
+            hint = "put @hf.workflow on a function, or name a document"
+            raise UsageError(f"there is no workflow in {', '.join(places)}: {hint}")
         prepare_to_drive()
         return operator.run_to_end(_work(url, loaded, tuple(queues) if queues else None, json=json))
 
