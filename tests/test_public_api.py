@@ -57,6 +57,7 @@ EXPORTED = [
     "goto",
     "if_else",
     "is_none",
+    "load",
     "loop",
     "map",
     "node",
@@ -91,6 +92,7 @@ FUNCTIONS = {
     "goto": "node output",
     "if_else": "condition yes no",
     "is_none": "value",
+    "load": "path",
     "loop": "body start until max_visits at_limit **same_for_all",
     "map": "body over limit errors **same_for_all",
     "node": (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from holdfast.documents import dag, graph
+from holdfast.documents import dag, graph, graph_shape
 from holdfast.documents.compiling import Compiler, Library
 from holdfast.documents.findings import Findings
 from holdfast.documents.reading import Source
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
 KINDS: Final[dict[str, Kind]] = {
     "dag": Kind(dag.SHAPE, dag.compile_dag),
-    "graph": Kind(graph.SHAPE, graph.compile_graph),
+    "graph": Kind(graph_shape.SHAPE, graph.compile_graph),
 }
 
 

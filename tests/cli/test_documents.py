@@ -79,7 +79,7 @@ def test_validate_prints_each_problem_with_file_line_and_column(written: Project
     bad = written.cli("validate", "flow.yaml", "--code", "handlers.py")
     assert bad.returncode == 1
     assert "flow.yaml:6:24: there is no handler 'gatde'; did you mean 'gated'?" in bad.stdout.splitlines()
-    assert any(line.startswith("flow.yaml:5: workflow has no input 'n'") for line in bad.stdout.splitlines())
+    assert any(line.startswith("flow.yaml:5:52: the workflow has no input 'n'") for line in bad.stdout.splitlines())
     found = written.json("validate", "flow.yaml", "--code", "handlers.py", exit_code=1)
     assert not found["ok"]
     problems = found["workflows"][0]["problems"]

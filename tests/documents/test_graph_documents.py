@@ -17,25 +17,7 @@ variables: {verified: {type: boolean}}
 """
 
 
-def test_a_document_compiles_to_the_definition_of_the_same_python_graph() -> None:
-    @hf.workflow(name="same", retry=hf.Retry(3), on_failure="compensate", timeout="2h")
-    def same(n: int, lines: list[int], kind: str = "a"):  # type: ignore[no-untyped-def]
-        with hf.phase("first"):
-            one = double(n)
-        with hf.phase("second", after="first"):
-            two = add.options(timeout=30)(one, 3)
-        many = hf.map(double, lines, limit=5)
-        best = hf.loop(count_up, start=two, until=lambda r: r >= 3, max_visits=7, at_limit="take")
-        with hf.route(kind) as route:
-            with route("a"):
-                a = double.named("on_a")(best)
-            with route.otherwise():
-                b = double.named("on_b")(best)
-        with hf.when(one > 10):
-            late = add.named("late").after(a, b)(one, two)
-        return {"many": many, "one": hf.first(a, b), "late": hf.first(late, None)}
-
-    text = """\
+SAME = """\
 kind: graph
 name: same
 input: {n: {type: integer}, lines: {type: array, items: {type: integer}}, kind: {type: string, default: a}}
@@ -70,6 +52,26 @@ result:
   one: "{{ first(on_a.output, on_b.output) }}"
   late: "{{ first(late.output, null) }}"
 """
+
+
+def test_a_document_compiles_to_the_definition_of_the_same_python_graph() -> None:
+    @hf.workflow(name="same", retry=hf.Retry(3), on_failure="compensate", timeout="2h")
+    def same(n: int, lines: list[int], kind: str = "a"):  # type: ignore[no-untyped-def]
+        with hf.phase("first"):
+            one = double(n)
+        with hf.phase("second", after="first"):
+            two = add.options(timeout=30)(one, 3)
+        many = hf.map(double, lines, limit=5)
+        best = hf.loop(count_up, start=two, until=lambda r: r >= 3, max_visits=7, at_limit="take")
+        with hf.route(kind) as route:
+            with route("a"):
+                a = double.named("on_a")(best)
+            with route.otherwise():
+                b = double.named("on_b")(best)
+        with hf.when(one > 10):
+            late = add.named("late").after(a, b)(one, two)
+        return {"many": many, "one": hf.first(a, b), "late": hf.first(late, None)}
+
     traced = same.definition.encode().decode()
     for inner, named in (
         ("double_2", "twice"),
@@ -79,7 +81,7 @@ result:
         traced = traced.replace(f'}}],"result":["node","{inner}"]', f'}}],"result":["node","{named}"]')
     traced = traced.replace('"until":["ge",["node","count_up"],3]', '"until":["ge",["node","up"],3]')
     traced = traced.replace(',"returns":{"type":"integer"},"body"', ',"body"')  # what a loop of Python gives is typed
-    assert definition_of(text).encode().decode() == traced
+    assert definition_of(SAME).encode().decode() == traced
 
 
 NODES = """\
