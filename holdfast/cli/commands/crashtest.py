@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from holdfast.cli import inputs, output
-from holdfast.cli.options import GivenInput, HandlerCode, InputAssignments, Json, Quiet, Target
+from holdfast.cli.options import GivenInput, HandlerCode, InputAssignments, Json, Quiet, Target, unset_option
 from holdfast.cli.output import StatusLine
 from holdfast.model.errors import UsageError
 from holdfast.model.policies import seconds
