@@ -164,6 +164,8 @@ BAD = [
     (flow(call("a", priority=True)), ("bad_priority", "a", "priority")),
     (flow(call("a", priority=-(10**12))), ("bad_priority", "a", "priority")),
     (flow(call("a", compensate="undo", compensate_inputs=("b",))), ("bad_compensation", "a", "compensate_inputs")),
+    (flow(call("a", secrets={"/token": "TOKEN"})), ("bad_secret", "a", "secrets")),
+    (flow(call("a", args={"token": None}, secrets={"/token": "NO NAME"})), ("bad_secret", "a", "secrets")),
     (flow(call("a", delay=-1)), ("bad_delay", "a", "delay")),
     (flow(mapped("m", call("i"), delay=1)), ("bad_delay", "m", "delay")),
     (flow(mapped("m", call("i"), uses="shop.work")), ("bad_node", "m", "uses")),
