@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -84,11 +85,15 @@ def worker(
         raise UsageError('name the code to run: holdfast worker FILE.py, or code = ["FILE.py"] in holdfast.toml')
     with output.only_json(json):
         loaded = load_places(places)
-        if not handlers.workflow_names():
-            hint = "put @hf.workflow on a function, or name a document"
-            raise UsageError(f"there is no workflow in {', '.join(places)}: {hint}")
+        _check_workflows(places)
         prepare_to_drive()
         return operator.run_to_end(_work(url, loaded, tuple(queues) if queues else None, json=json))
+
+
+def _check_workflows(places: Sequence[str]) -> None:
+    if not handlers.workflow_names():
+        hint = "put @hf.workflow on a function, or name a document"
+        raise UsageError(f"there is no workflow in {', '.join(places)}: {hint}")
 
 
 async def _work(url: str, files: set[str], queues: tuple[str, ...] | None, *, json: bool) -> int:
