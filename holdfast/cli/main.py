@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "versions": ("deploying", "versions", "List the versions of a workflow."),
     "alias": ("deploying", "alias", "Say which version a start by name gets."),
     "rollback": ("deploying", "rollback", "Take back the last move of an alias."),
+    "migrate": ("migrating_runs", "migrate", "Move runs to another version."),
     "retire": ("deploying", "retire", "Let nothing of a version start any more."),
     "why": ("listing", "why", "Explain what a run waits for and what will wake it."),
     "doctor": ("checking", "doctor", "Check a database, and repair it."),

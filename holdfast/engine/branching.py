@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engine.branch_plans import Plan, plan_branch
 from holdfast.engine.messages import Inbox, message_rows
 from holdfast.engine.ownership.claim import Claims
 from holdfast.engine.ownership.custody import Custody
@@ -47,12 +48,11 @@ from holdfast.model.errors import (
     RunExists,
     StoreError,
 )
-from holdfast.model.lineage import Branch, carried, fold, inherited
 from holdfast.model.naming import derived
 from holdfast.model.state import RunState
 from holdfast.model.views import command_line
-from holdfast.rules import branch_cut, branch_opening, previews
-from holdfast.rules.branch_opening import Asked, Opening, Preview
+from holdfast.rules import branch_opening, previews
+from holdfast.rules.branch_opening import Asked, Preview
 from holdfast.rules.draft import Draft, Refusal
 from holdfast.store.records import state_rows
 from holdfast.store.records.journal import DAMAGE, History, hold_reason
@@ -63,23 +63,6 @@ from holdfast.store.row_types import Commit, CommitResult, MessageOutcome, Messa
 log = logging.getLogger("holdfast.engine")
 _asked = msgspec.json.Decoder(Asked).decode
 _encode = msgspec.json.Encoder().encode
-
-
-class Plan(msgspec.Struct):
-    """A request whose effect is planned: nothing is written yet."""
-
-    history: History
-    opening: Opening
-    branch: Branch
-    line: list[ev.Entry]
-    kept: list[ev.Entry]
-    """What the branch inherits of the line."""
-    head: RunState
-    asked: Asked
-
-    def base(self, run_no: int, run_id: str) -> RunState:
-        """The state that the branch begins with."""
-        return fold(self.history.plan(self.branch.version), run_no, run_id, self.kept)
 
 
 class Branching:
@@ -144,7 +127,7 @@ class Branching:
             plan = self._plan(history, kind, asked)
             self._draft(plan, kind)
         except Refusal as refusal:
-            raise Refused(f"run {row.run_id}: {refusal.why}") from None
+            raise Refused(f"run {row.run_id}: {refusal.why}", refusal.code) from None
         return plan
 
     def _history(self, row: RunRow, asked: Asked, as_run: bool) -> History:
@@ -258,9 +241,13 @@ class Branching:
             return Refusal("bad_request", f"this request cannot be read: {e}")
 
     def _plan(self, history: History, kind: str, asked: Asked) -> Plan:
-        plan = _plan(history, kind, asked)
+        plan = plan_branch(history, kind, asked)
         refuse_retired(self._runtime.store, history.row.workflow, plan.branch.version)
         return plan
+
+    def check(self, plan: Plan, kind: str) -> None:
+        """Raise Refusal if the branch of a planned request could not begin."""
+        self._draft(plan, kind)
 
     def _draft(self, plan: Plan, kind: str) -> Draft:
         """The events that leave the current branch and begin the next one."""
@@ -370,22 +357,6 @@ def _request_hash(plan: Plan) -> str:
     asked = plan.asked
     facts = _encode([plan.history.row.run_id, asked.target, asked.branch, asked.edits])
     return hashlib.blake2b(facts, digest_size=16).hexdigest()
-
-
-def _plan(history: History, kind: str, asked: Asked) -> Plan:
-    source = history.row.branch if asked.branch is None else asked.branch
-    line = history.line(source)
-    head = history.state(source, line)
-    version = asked.edits.version or history.branch(source).version
-    opening = branch_cut.choose(kind, asked, line, head, history.plan(version))
-    opening.inherit_omissions(*carried(history.branches, source, opening.parent, line))
-    epochs = [b.key_epoch for b in history.branches.values()]
-    inherits = kind == "retry" or asked.keys == "inherit" or asked.accepts_change
-    key_epoch = head.fold.key_epoch if inherits else max(epochs) + 1
-    branch = opening.as_branch(max(history.branches) + 1, key_epoch, version, asked.actor)
-    kept = inherited(line, branch, history.plan(version))
-    branch_opening.check_answers(asked.edits, kept)
-    return Plan(history, opening, branch, line, kept, head, asked)
 
 
 def _raise_unless_durable(landed: CommitResult) -> None:

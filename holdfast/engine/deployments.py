@@ -166,7 +166,9 @@ class Deployments:
                 raise await runtime.read(unknown_version, runtime.store, workflow, version)
             case "unfinished":
                 runs = "1 run of it is" if done.unfinished == 1 else f"{done.unfinished:,} runs of it are"
-                raise Refused(f"{what} is not retired: {runs} unfinished", "unfinished")
+                of_it = ("--workflow", workflow, "--from-version", str(version), "--to", "VERSION")
+                move = command_line("migrate", *of_it)
+                raise Refused(f"{what} is not retired: {runs} unfinished. {move} moves them", "unfinished")
             case "aliased":
                 names = ", ".join(done.aliases)
                 raise Refused(f"{what} is not retired: the alias {names} names it. Move it first", "aliased")

@@ -22,6 +22,7 @@ from holdfast.engine.deployments import Deployments, Named
 from holdfast.engine.engine_settings import EngineSettings
 from holdfast.engine.event_loop import check_loop, on_its_loop
 from holdfast.engine.messages import Inbox
+from holdfast.engine.migrating import Migrating
 from holdfast.engine.ownership.claim import Claims
 from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.ownership.lease import Lease
@@ -118,6 +119,7 @@ class Engine(VersionVerbs):
         self.requests: RunRequests
         self.recovery: RunRecovery
         self.branching: Branching
+        self.migrating: Migrating
         self.bodies: Bodies
         self.poll_loop: PollLoop
 
@@ -171,6 +173,7 @@ class Engine(VersionVerbs):
         self.requests = RunRequests(runtime, custody, claims, inbox)
         self.recovery = RunRecovery(runtime, custody, claims, self.requests)
         self.branching = Branching(runtime, custody, starting, claims, inbox, self.requests, self.recovery)
+        self.migrating = Migrating(runtime, self.branching)
         self.poll_loop = PollLoop(runtime, custody, claims, inbox, self.shared_slots, self.lost_threads)
         custody.turns, custody.deliver_soon = self.pump, inbox.deliver_soon
         custody.refill, custody.reclaim = claims.on_room_freed, claims.reclaim

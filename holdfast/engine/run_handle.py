@@ -7,7 +7,7 @@ process owns the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ import msgspec
 from holdfast.engine import changes
 from holdfast.engine.branching import Branching
 from holdfast.engine.event_loop import check_loop, on_its_loop
+from holdfast.engine.migrating import Migrating
 from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.run_requests import RunRequests, resume_request
 from holdfast.engine.runtime import Runtime
@@ -51,6 +52,7 @@ class RunParts(Protocol):
     custody: Custody
     requests: RunRequests
     branching: Branching
+    migrating: Migrating
 
 
 class Run(Generic[R]):
@@ -305,6 +307,13 @@ class Run(Generic[R]):
         return self
 
     @on_its_loop
+    async def migrate(self, to: int, *, drop: Sequence[str] = (), actor: str = "") -> Run[R]:
+        """Move the run to another version, with what that keeps, and its open questions, timers, signals and children.
+        Raises Refused when something that has started is not kept, nor named in `drop`."""
+        await self._engine.migrating.migrate(self.run_id, to, drop, texts.actor(actor, "run.migrate"))
+        return self
+
+    @on_its_loop
     async def preview(
         self,
         kind: Literal["fork", "jump", "retry"],
@@ -361,7 +370,7 @@ class Run(Generic[R]):
     async def if_quiet(self) -> RunRow | None:
         """The run if it has ended, None if it can move by itself; RunSuspended: only the outside can move it."""
         self._runtime.check()
-        row, waits = await self._runtime.read(self._row_and_waits)
+        row, waits = await self._read(lambda row: (row, self._runtime.inspector.external_waits(row)))
         if waits and row.status not in RUN_TERMINAL:
             raise _suspended(self.run_id, waits)
         return row if row.status in RUN_TERMINAL else None
@@ -375,9 +384,6 @@ class Run(Generic[R]):
 
     def _row_and_events(self, after: int) -> tuple[RunRow, list[EventView]]:
         return self._row(), self._runtime.inspector.events(self._run_no, after)
-
-    def _row_and_waits(self) -> tuple[RunRow, list[Wait] | None]:
-        return (row := self._row()), self._runtime.inspector.external_waits(row)
 
     def _row(self) -> RunRow:
         row = self._runtime.store.run_by_no(self._run_no)

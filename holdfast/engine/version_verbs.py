@@ -6,13 +6,14 @@ Owns: the methods of `hf.Engine` for them; each is one request to the part that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine.deployments import Deployments
 from holdfast.engine.event_loop import on_its_loop
+from holdfast.engine.migrating import Migrating
 from holdfast.engine.runtime import Runtime
 from holdfast.model import texts
 from holdfast.model.errors import UsageError
@@ -27,6 +28,7 @@ class VersionVerbs:
 
     runtime: Runtime
     deployments: Deployments
+    migrating: Migrating
     loop: asyncio.AbstractEventLoop
 
     @on_its_loop
@@ -102,3 +104,36 @@ class VersionVerbs:
         """Let nothing of a version start any more, by name or by its Python object; it stays readable. Raises Refused
         while a run of it is unfinished, or an alias points to it. `deploy` makes it active again."""
         await self.deployments.retire(workflow, version)
+
+    # --- moving runs -------------------------------------------------------------------------------------------------
+
+    @on_its_loop
+    async def plan_migration(self, run_id: str, to: int, *, drop: Sequence[str] = ()) -> dict[str, Any]:
+        """What moving a run to another version would keep, run again and lose, or why it is impossible. Nothing is
+        changed; `run.migrate` does it."""
+        return msgspec.to_builtins(await self.migrating.plan(run_id, to, drop))  # type: ignore[no-any-return]
+
+    @on_its_loop
+    async def migrate(
+        self,
+        workflow: str,
+        *,
+        from_version: int,
+        to: int,
+        drop: Sequence[str] = (),
+        dry_run: bool = False,
+        actor: str = "",
+    ) -> list[dict[str, Any]]:
+        """Move every unfinished run of a version to another one, each in a commit of its own; what became of each. One
+        that cannot be moved stays where it is. Asking again moves those that are left. `dry_run` only plans."""
+        who = texts.actor(actor, "engine.migrate")
+        done = await self.migrating.migrate_all(
+            workflow, from_version, to, drop, who, dry_run=dry_run, drive=self.runtime.drives
+        )
+        return [msgspec.to_builtins(one) for one in done]
+
+    @on_its_loop
+    async def check_running(self, workflow: Workflow[..., Any]) -> list[dict[str, Any]]:
+        """What moving the unfinished runs of all versions to this workflow would keep and lose, before it is
+        deployed."""
+        return [msgspec.to_builtins(one) for one in await self.migrating.check(workflow.registered)]

@@ -304,3 +304,6 @@ DOCUMENT_PROBLEMS_MAX = 1_000
 
 TITLE_LENGTH_MAX = 255
 """Characters of the id that an author gives to a node of a document; its internal name is derived from it."""
+
+MIGRATED_AT_ONCE_MAX = 8
+"""Runs whose migration to another version is under way at once: each reads and folds a whole journal in a thread."""

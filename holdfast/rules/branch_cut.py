@@ -51,7 +51,7 @@ def choose(kind: str, asked: Asked, line: Sequence[ev.Entry], head: RunState, pl
     if plan is not head.plan and of_undos:
         raise Refusal("compensation", "compensations run under the version of their run: leave `version` out")
     if plan is not head.plan:
-        opening.dropped = tuple(dict.fromkeys((*opening.dropped, *_not_kept(head, plan))))
+        opening.dropped = tuple(dict.fromkeys((*opening.dropped, *not_kept(head, plan))))
     return opening
 
 
@@ -278,7 +278,7 @@ def _refuse_undone(head: RunState) -> None:
 # --- another version ---------------------------------------------------------------------------------------------
 
 
-def _not_kept(head: RunState, plan: Plan) -> list[str]:
+def not_kept(head: RunState, plan: Plan) -> list[str]:
     """Top-level nodes that another version does not inherit: removed, with another handler, or downstream of such a
     node. A map or loop is inherited if its body is the same."""
     kept: set[str] = set()

@@ -78,6 +78,10 @@ class Asked(msgspec.Struct, omit_defaults=True):
     """Of a reopening: the run waits in this basket first, until it is resumed."""
     accepts_change: bool = False
     """Of a fork at the end: bodies may make other calls than they remember. It inherits the keys."""
+    migrates: bool = False
+    """Of a fork at the end: the run is moved to `edits.version`, with what that keeps. It inherits the keys."""
+    drop: tuple[str, ...] = ()
+    """Instances that a migration may lose."""
     actor: str = ""
 
 
@@ -144,7 +148,8 @@ def leave(d: Draft, base: RunState, request: Any, *, same_keys: bool) -> None:
     for wait in list(state.waits.values()):
         if wait.kind == "pause" or not _stays_open(wait, state, base):
             ns = state.nodes.get((wait.node, wait.path))
-            scopes.close_unanswered(d, wait.wait_id, ns, "superseded", spare_child=same_keys)
+            asks_again = same_keys and wait.node in base.plan.scope_of(wait.path or ".").nodes
+            scopes.close_unanswered(d, wait.wait_id, ns, "superseded", spare_child=asks_again)
     for timer, due_at in list(state.timers.items()):
         if base.timers.get(timer) != due_at:
             d.emit(ev.TimerCancelled(timer))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from holdfast.cli import configuration, databases, output
+from holdfast.cli.commands.migrating_runs import is_fine, print_plans
 from holdfast.cli.commands.requesting import actor_name
 from holdfast.cli.main import CONTEXT
 from holdfast.cli.options import Actor, Db, Json, Reason
@@ -48,9 +49,16 @@ def deploy(
         list[str],
         typer.Argument(metavar="FILE.py[:NAME]...", help="Workflows; of a file without NAME all.", show_default=False),
     ],
+    code: Annotated[
+        list[str] | None,
+        typer.Option("--code", metavar="FILE.py", help="Load the functions of nodes from there.", show_default=False),
+    ] = None,
+    check_running: Annotated[
+        bool, typer.Option("--check-running", help="Deploy only if every unfinished run could be moved there.")
+    ] = False,
     db: Db = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Make workflows available by name: each is a version, whose number its content decides.
 
     The same content has the same number, however often it is deployed; new content gets the next one. Nothing starts,
@@ -61,21 +69,35 @@ def deploy(
     Examples:
       holdfast deploy shop.py
       holdfast deploy shop.py:fulfil reports.py:monthly --db postgresql://app@db.example/app
+      holdfast deploy shop.py --check-running
+
+    \b
+    Exit codes: 0 deployed, 1 runs could not be moved (--check-running: nothing was deployed),
+    2 wrong usage.
     """
     with output.only_json(json):
-        found, files = _load(targets)
+        files = {file for place in code or () for file in source_files(load_place(place))}
+        found, own = _load(targets)
 
-        async def ask(engine: Engine) -> list[dict[str, Any]]:
-            trust.remember(engine.store_id, files)
-            return await engine.deploy(*found)
+        async def ask(engine: Engine) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+            trust.remember(engine.store_id, files | own)
+            plans = [one for workflow in found if check_running for one in await engine.check_running(workflow)]
+            return plans, await engine.deploy(*found) if all(map(is_fine, plans)) else []
 
-        done = _ask(db, ask)
+        plans, done = _ask(db, ask)
+    if check_running and not json:
+        print_plans(plans)
+    if not done:
+        stuck = sum(not is_fine(one) for one in plans)
+        runs = output.count(stuck, "unfinished run")
+        return output.complain("refused", f"nothing was deployed: {runs} could not be moved to it", output.FAILED)
     if json:
         output.document(done)
-        return
+        return output.OK
     for one in done:
         about = "new" if one["is_new"] else "active again" if one["was_retired"] else "unchanged"
         output.write(f"{output.line(one['workflow'])} version {one['version']} ({about})")
+    return output.OK
 
 
 def _load(targets: list[str]) -> tuple[list[Any], set[str]]:

@@ -67,7 +67,9 @@ def _branch_reason(branch: dict[str, Any]) -> str:
     """Why a branch was opened."""
     words = {"start": "start", "fork": "fork at", "jump": "jump to", "retry": "retry of", "recovery": "recovery"}
     text = words.get(branch["reason"], str(branch["reason"]))
-    if branch["target"]:
+    if branch["reason"] == "migrated":
+        text = f"moved to version {branch['version']}"
+    elif branch["target"]:
         text += f" {output.line(branch['target'])}"
     if branch["origin"]:
         text = f"forked from run {output.line(branch['origin'])}"
