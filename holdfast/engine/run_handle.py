@@ -18,7 +18,7 @@ from holdfast.engine.branching import Branching
 from holdfast.engine.event_loop import check_loop, on_its_loop
 from holdfast.engine.migrating import Migrating
 from holdfast.engine.ownership.custody import Custody
-from holdfast.engine.run_requests import RunRequests, resume_request
+from holdfast.engine.run_requests import RunRequests, resume_request, suspended
 from holdfast.engine.runtime import Runtime
 from holdfast.model import answers, handlers, texts
 from holdfast.model import events as ev
@@ -27,13 +27,12 @@ from holdfast.model.errors import (
     InvalidInput,
     RunCancelled,
     RunFailed,
-    RunSuspended,
     UnknownRun,
     UsageError,
 )
 from holdfast.model.statuses import RUN_TERMINAL
 from holdfast.model.values import encode, plain
-from holdfast.model.views import EventView, Wait, command_line, wait_ended_by, wait_place, wait_text
+from holdfast.model.views import EventView, Wait
 from holdfast.rules.branch_opening import Asked
 from holdfast.store.records.run_records import result_of, terminal_event
 from holdfast.store.records.state_rows import about_of
@@ -372,7 +371,7 @@ class Run(Generic[R]):
         self._runtime.check()
         row, waits = await self._read(lambda row: (row, self._runtime.inspector.external_waits(row)))
         if waits and row.status not in RUN_TERMINAL:
-            raise _suspended(self.run_id, waits)
+            raise suspended(self.run_id, waits)
         return row if row.status in RUN_TERMINAL else None
 
     async def _read(self, view: Callable[[RunRow], _T]) -> _T:
@@ -390,14 +389,6 @@ class Run(Generic[R]):
         if row is None:
             raise UnknownRun(f"there is no run {self.run_id} in {self._runtime.store.url}")
         return row
-
-
-def _suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
-    """The error for a caller that waits for a run which only a request from outside can move."""
-    more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
-    command = command_line(*wait_ended_by(waits[0], alone=len(waits) == 1)).strip("`")
-    message = f"run {run_id} is suspended: {wait_place(waits[0])}{wait_text(waits[0])}{more}. To continue: {command}"
-    return RunSuspended(message, run_id, tuple(waits), command)
 
 
 def _keys(keys: str) -> str:

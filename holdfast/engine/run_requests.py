@@ -21,12 +21,13 @@ from holdfast.engine.ownership.claim import Claims
 from holdfast.engine.ownership.custody import Custody
 from holdfast.engine.runtime import Runtime
 from holdfast.model import texts
-from holdfast.model.errors import NotYetApplied, Refused, UnknownRun, UsageError
+from holdfast.model.errors import NotYetApplied, Refused, RunSuspended, UnknownRun, UsageError
 from holdfast.model.journal_format import is_newer, newer
 from holdfast.model.limits import OUTCOME_POLL_SECONDS
 from holdfast.model.naming import unique
 from holdfast.model.statuses import BRANCH_REQUESTS, RUN_TERMINAL, RunStatus
 from holdfast.model.values import encode
+from holdfast.model.views import Wait, command_line, wait_ended_by, wait_place, wait_text
 from holdfast.store.records.run_records import closing_of
 from holdfast.store.row_types import MessageRow, RunRow, Sent
 
@@ -217,3 +218,11 @@ def resume_request(wait: str | None, path: str | None, vars: dict[str, Any] | No
         raise UsageError(f"resume: vars are variables by their names, as {{'limit': 3}}, not {vars!r:.60}")
     given = {name: msgspec.Raw(encode(value, what=f"variable {name}")) for name, value in (vars or {}).items()}
     return {"actor": texts.actor(actor, "resume"), "wait": wait, "path": path, "vars": given}
+
+
+def suspended(run_id: str, waits: list[Wait]) -> RunSuspended:
+    """The error for a caller that waits for a run which only a request from outside can move."""
+    more = f" (and {len(waits) - 1} more)" if len(waits) > 1 else ""
+    command = command_line(*wait_ended_by(waits[0], alone=len(waits) == 1)).strip("`")
+    message = f"run {run_id} is suspended: {wait_place(waits[0])}{wait_text(waits[0])}{more}. To continue: {command}"
+    return RunSuspended(message, run_id, tuple(waits), command)
