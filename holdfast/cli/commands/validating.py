@@ -87,7 +87,7 @@ def _of_documents(places: Sequence[str], *, has_code: bool) -> Iterator[Verdict]
         if document.definition is not None:
             verdict.nodes = len(document.definition.nodes)
             verdict.warnings = _nothing_undone(document.definition)
-            needed = compile_definition(document.definition, 0).handlers
+            needed = definitions.handlers_of(document.definition.nodes)
             if unchecked := sorted(name for name in needed if name in library.unchecked):
                 listed = ", ".join(unchecked[:5]) + (" and more" if len(unchecked) > 5 else "")
                 verdict.warnings.append(f"not checked: the handlers {listed}; name their code with --code FILE.py")
