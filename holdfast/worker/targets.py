@@ -16,7 +16,7 @@ from holdfast.authoring.workflows import Workflow
 from holdfast.documents import registration
 from holdfast.model.errors import UsageError
 from holdfast.model.problems import choices
-from holdfast.worker.loading import load_place, load_target, source_files
+from holdfast.worker.loading import load_place, load_target, source_files, workflows_in
 
 
 class Target(NamedTuple):
@@ -44,6 +44,23 @@ def load_workflow(target: str, code: Sequence[str] = ()) -> Target:
         return Target(_chosen([DocumentWorkflow(found) for found in registration.load([place])], place, name), files)
     module, workflow = load_target(target)
     return Target(workflow, files | source_files(module))
+
+
+def load_workflows(target: str) -> list[Target]:
+    """The workflow that a command names, or all of the file, module or directory that it names."""
+    place, name = _split(target)
+    if name:
+        return [load_workflow(target)]
+    if registration.is_document(place):
+        found = [DocumentWorkflow(one) for one in registration.load([place])]
+        if not found:
+            _chosen(found, place, name)  # raises
+        return [Target(one, set()) for one in found]
+    module = load_place(place)
+    there = list(workflows_in(module).values())
+    if not there:
+        raise UsageError(f"{place} has no workflow: put @hf.workflow on a function at its top level")
+    return [Target(one, source_files(module)) for one in there]
 
 
 def load_places(places: Sequence[str]) -> set[str]:

@@ -97,6 +97,23 @@ def test_a_run_is_moved_with_its_question(shop: Project) -> None:
     assert shop.cli("doctor", "--deep").returncode == 0
 
 
+def test_a_document_is_deployed_with_the_code_of_its_handlers_and_started_by_name(project: Project) -> None:
+    (project.directory / "vhandlers.py").write_text(
+        'import holdfast as hf\n\n@hf.node(name="vdouble")\nasync def vdouble(n: int) -> int:\n    return 2 * n\n'
+    )
+    document = "kind: graph\nname: vdoc\ninput: {n: {type: integer}}\nnodes:\n"
+    document += '  - {id: double, handler: vdouble, input: {n: "{{ input.n }}"}}\nresult: "{{ double.output }}"\n'
+    (project.directory / "vdoc.yaml").write_text(document)
+    done = project.cli("deploy", "vdoc.yaml", "--code", "vhandlers.py")
+    assert done.stdout == "vdoc version 1 (new)\n", done
+    (project.directory / "vdoc.yaml").unlink()
+    refused = project.cli("start", "vdoc", "--set", 'n="x"', "--run-id", "bad")
+    assert (refused.returncode, "input n" in refused.stderr) == (2, True)
+    project.json("start", "vdoc", "--set", "n=21", "--run-id", "doc")
+    resumed = project.cli("resume", "doc", "--json")
+    assert json.loads(resumed.stdout)["result"] == 42, resumed
+
+
 @pytest.mark.slow
 def test_a_migration_that_is_killed_is_completed_by_the_same_command(shop: Project) -> None:
     """kill -9 in the middle of many runs: each was moved or not, and every question is still open."""

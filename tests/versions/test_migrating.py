@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,6 +277,62 @@ async def test_a_version_is_retired_once_its_runs_are_moved(address: str) -> Non
         await engine.retire("vs_asking", 1)
         with pytest.raises(hf.Refused, match="is retired"):
             await runs[0].migrate(1)
+
+
+WRITES = ("commit", "send", "claim", "release")
+
+
+class Dies:
+    """The writes of one engine: it dies at the n-th, before it happens or after."""
+
+    def __init__(self, store: Any, at: int, *, after: bool) -> None:
+        self.left = at
+        self.after = after
+        for verb in WRITES:
+            setattr(store, verb, self._counted(getattr(store, verb)))
+
+    def _counted(self, write: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise hf.OutcomeUnknown("the process died before this write")
+            done = write(*args, **options)
+            if self.left == 0:
+                raise hf.OutcomeUnknown("the process died after this write")
+            return done
+
+        return counted
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_crash_at_any_write_of_a_migration_moves_the_run_once_or_not_at_all(
+    tmp_path: Path, *, after: bool
+) -> None:
+    """The engine dies at its first write, its second, ... until none is left; the same request completes it."""
+    for at in range(1, 20):
+        address, run_id = f"sqlite:///{tmp_path}/{at}-{after}.db", f"r{at}"
+        async with hf.open(address) as engine:
+            wait = await asked(engine, await engine.start(asking(), run_id=run_id, x=1))
+            await engine.deploy(asking(vs_second))
+        dies = None
+        with contextlib.suppress(hf.HoldfastError):
+            async with hf.open(address, drive=False) as operator:
+                dies = Dies(operator.store, at, after=after)
+                await operator.get(run_id).migrate(2)
+        assert dies is not None
+        async with hf.open(address) as engine:
+            run = engine.get(run_id)
+            await run.migrate(2)
+            assert await asked(engine, run) == wait
+            assert [branch["reason"] for branch in await run.branches()] == ["start", "migrated"]
+            await run.respond(wait, 3)
+            assert await run.result() == 50
+            assert RAN.count(f"{run_id}:counted") == 1
+            check(engine, run_id)
+        if dies.left > 0:
+            assert at > 3, "there are writes to die at"
+            return
+    raise AssertionError("a migration of one run makes fewer writes than this")
 
 
 @pytest.mark.slow

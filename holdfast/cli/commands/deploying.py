@@ -22,7 +22,7 @@ from holdfast.model.errors import UsageError
 from holdfast.model.rollouts import STABLE
 from holdfast.opening import open_engine
 from holdfast.worker import trust
-from holdfast.worker.loading import load_place, load_target, source_files, workflows_in
+from holdfast.worker.targets import load_places, load_workflows
 
 _T = TypeVar("_T")
 
@@ -47,7 +47,9 @@ def _ask(db: str | None, ask: Callable[[Engine], Awaitable[_T]]) -> _T:
 def deploy(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="FILE.py[:NAME]...", help="Workflows; of a file without NAME all.", show_default=False),
+        typer.Argument(
+            metavar="FILE[:NAME]...", help="Python files or documents; without NAME all of a file.", show_default=False
+        ),
     ],
     code: Annotated[
         list[str] | None,
@@ -69,18 +71,20 @@ def deploy(
     Examples:
       holdfast deploy shop.py
       holdfast deploy shop.py:fulfil reports.py:monthly --db postgresql://app@db.example/app
-      holdfast deploy shop.py --check-running
+      holdfast deploy flows.yaml --code handlers.py --check-running
 
     \b
     Exit codes: 0 deployed, 1 runs could not be moved (--check-running: nothing was deployed),
     2 wrong usage.
     """
     with output.only_json(json):
-        files = {file for place in code or () for file in source_files(load_place(place))}
-        found, own = _load(targets)
+        files = load_places(code or ())
+        loaded = [one for target in targets for one in load_workflows(target)]
+        found = list({id(one.workflow.registered): one.workflow for one in loaded}.values())
+        files.update(file for one in loaded for file in one.files)
 
         async def ask(engine: Engine) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-            trust.remember(engine.store_id, files | own)
+            trust.remember(engine.store_id, files)
             plans = [one for workflow in found if check_running for one in await engine.check_running(workflow)]
             return plans, await engine.deploy(*found) if all(map(is_fine, plans)) else []
 
@@ -98,24 +102,6 @@ def deploy(
         about = "new" if one["is_new"] else "active again" if one["was_retired"] else "unchanged"
         output.write(f"{output.line(one['workflow'])} version {one['version']} ({about})")
     return output.OK
-
-
-def _load(targets: list[str]) -> tuple[list[Any], set[str]]:
-    """The workflows that were named, each once, and their files."""
-    found: dict[int, Any] = {}
-    files: set[str] = set()
-    for target in targets:
-        if target.endswith(".py") or ":" not in target:
-            module = load_place(target)
-            there = list(workflows_in(module).values())
-            if not there:
-                raise UsageError(f"{target} has no workflow: put @hf.workflow on a function at its top level")
-        else:
-            module, one = load_target(target)
-            there = [one]
-        files |= source_files(module)
-        found |= {id(workflow.registered): workflow for workflow in there}
-    return list(found.values()), files
 
 
 def workflows(db: Db = None, json: Json = False) -> None:
