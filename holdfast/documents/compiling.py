@@ -24,7 +24,7 @@ from holdfast.documents.reading import Source
 from holdfast.documents.shapes import shown
 from holdfast.documents.templates import compile_value
 from holdfast.model import handlers, validation
-from holdfast.model.definition import Definition, NodeDef, Param, Settings
+from holdfast.model.definition import Definition, NodeDef, Param, Settings, decode
 from holdfast.model.errors import HoldfastError
 from holdfast.model.expressions import Expr, nodes_of
 from holdfast.model.handlers import ALIASES, RESERVED_INPUTS, Handler, Parameter
@@ -305,7 +305,8 @@ class Compiler:
             for part in problem.field.split(".") if problem.field else ():
                 at = (*at, _FIELDS.get(part, part))
             self.findings.add(problem.code, at, problem.message, problem.hint, node=problem.node)
-        return None if len(self.findings) else definition
+        # a default that the document spells out is left out when a definition is stored, and must be here as well
+        return None if len(self.findings) else decode(definition.encode())
 
 
 _SYNTAX: Final = "write an expression such as `input.order.amount > 100 && !skipped(check)`"

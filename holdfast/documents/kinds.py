@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from holdfast.documents import dag, graph, graph_shape
+from holdfast.documents import dag, graph, graph_shape, journey, step_list
 from holdfast.documents.compiling import Compiler, Library
 from holdfast.documents.findings import Findings
 from holdfast.documents.reading import Source
@@ -26,6 +26,8 @@ class Kind(NamedTuple):
 
 KINDS: Final[dict[str, Kind]] = {
     "dag": Kind(dag.SHAPE, dag.compile_dag),
+    "journey": Kind(journey.SHAPE, journey.compile_journey),
+    "steps": Kind(step_list.SHAPE, step_list.compile_steps),
     "graph": Kind(graph_shape.SHAPE, graph.compile_graph),
 }
 

@@ -124,7 +124,8 @@ def registered(definition: Definition, file: str) -> RegisteredWorkflow:
             parts.setdefault(handler.code.file or handler.code.module, handler.code)
     code = CodeLocation(kind="document", file=file, name=definition.name, parts=tuple(parts.values()))
     params = tuple(Parameter(p.name, Any, p.required) for p in definition.params)
-    return RegisteredWorkflow(definition=definition, code=code, params=params, returns=Any)
+    variables = dict.fromkeys(definition.variables, Any)
+    return RegisteredWorkflow(definition=definition, code=code, params=params, returns=Any, variables=variables)
 
 
 def _refuse_rival(workflow: RegisteredWorkflow) -> None:

@@ -90,6 +90,17 @@ def execution_paths(store: Store, row: RunRow) -> Paths:
     return Paths(complete, _pend_path(waits, found), found, ticket)
 
 
+def pending_joins(row: RunRow, definition: Definition) -> dict[str, list[str]]:
+    """The joins of a journey that wait, each with the paths that have not arrived."""
+    found: dict[str, list[str]] = {}
+    units = {unit.id: unit for unit in definition.nodes}
+    for prefix, names in fold_of(row).open_paths.items():
+        route = prefix.rstrip(".").rpartition(".")[2]
+        if names and route in units:
+            found.setdefault(units[route].join, []).extend(f"{prefix}{name}." for name in names)
+    return found
+
+
 def _pend_path(waits: Sequence[WaitRow], paths: Sequence[ExecutionPath]) -> str | None:
     pended = [w for w in waits if w.kind == "basket"]
     if pended:

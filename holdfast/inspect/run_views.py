@@ -152,7 +152,8 @@ def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
     if version is not None and row.status not in RUN_TERMINAL:
         for definition in definitions.decode(version.definition).nodes:
             visit = visits.get(definition.id, 1)
-            if (definition.id, visit) not in seen and not definition.lane:
+            is_reached = definition.unit and (definition.unit == "join" or definition.id in {n.node for n in found})
+            if (definition.id, visit) not in seen and not definition.lane and not is_reached:
                 shown.append(_pending(definition.id, visit))
     return shown
 

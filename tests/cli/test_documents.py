@@ -203,6 +203,8 @@ def test_graph_why_fork_and_retry_work_on_a_run_of_a_document(written: Project) 
         ),
         ("fulfil.yaml:batch", ("--input", json.dumps({"orders": [ORDER]}))),
         ("reminder.yaml", ("--set", "topic=backups")),
+        ("claim.yaml", ("--set", "amount=1200")),
+        ("onboarding.yaml", ("--set", "name=Ada")),
     ],
 )
 def test_each_example_survives_every_crash(project: Project, target: str, options: tuple[str, ...]) -> None:
@@ -220,6 +222,24 @@ def test_the_examples_are_valid_and_give_what_they_say(project: Project) -> None
     assert ran.stdout == '"reminded 2 times of backups"\n'
     ran = project.cli("run", f"{EXAMPLES}:batch", *CODE, "--input", json.dumps({"orders": [ORDER, ORDER]}), "--quiet")
     assert json.loads(ran.stdout) == [{"receipt": "receipt-42", "label": "label-42-2"}] * 2
+
+
+def test_a_journey_pends_shows_its_join_and_variables_and_is_resumed(project: Project) -> None:
+    claim = (str(EXAMPLES / "claim.yaml"), *CODE)
+    pended = project.cli("run", *claim, "--set", "amount=1200", "--run-id", "c", "--quiet")
+    assert pended.returncode == 3, pended.stderr
+    shown = project.cli("show", "c").stdout
+    assert "join      checked waits for .checks.policy." in shown
+    assert project.json("vars", "c") == {"checks": 0, "status": "open"}
+    info = json.loads(project.cli("show", "c", "--as", "process_info").stdout)
+    assert (info["pend_exec_path"], info["is_complete"]) == (".checks.policy.", False)
+    assert json.loads(project.cli("show", "c", "--as", "s3").stdout)["status"] == "pended"
+    drawn = project.cli("graph", "c").stdout
+    assert 'n7 -- "again" --> n2' in drawn
+    assert project.cli("resume", "c", *CODE, "--quiet").stdout == '{\n  "status": "paid",\n  "checks": 2\n}\n'
+    reopened = project.cli("reopen", "c", "reject", *CODE, "--set", "vars.status=open", "--quiet")
+    assert json.loads(reopened.stdout)["status"] == "rejected", reopened.stderr
+    assert project.cli("doctor", "--deep").returncode == 0
 
 
 def test_python_loads_documents_by_path(written: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast as hf
+from holdfast.model.definition import decode
 from holdfast.model.policies import Retry
 from tests.documents.flows import add, count_up, double
 from tests.documents.kit import definition_of, problems_of, result_of
@@ -228,3 +229,11 @@ nodes: [{id: d, handler: double, input: {x: "{{ input.n }}"}}]
 def test_inputs_may_not_have_the_names_of_options() -> None:
     text = "kind: graph\nname: x\ninput: {timeout: {type: integer}}\nnodes: [{id: a, handler: double, input: {x: 1}}]"
     assert problems_of(text)[0].startswith("3:9: 'timeout' cannot be an input")
+
+
+def test_a_default_that_is_spelt_out_gives_the_same_version() -> None:
+    plain = "kind: graph\nname: g\nnodes: [{id: a, handler: double, input: {x: 1}}]\n"
+    spelt = plain.replace("input:", "on_crash: rerun, input:")
+    assert definition_of(plain).content_hash() == definition_of(spelt).content_hash()
+    stored = definition_of(spelt)
+    assert decode(stored.encode()).content_hash() == stored.content_hash()

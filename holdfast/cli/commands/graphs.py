@@ -16,6 +16,7 @@ from holdfast.cli.options import Db, HandlerCode
 from holdfast.cli.picture import Picture
 from holdfast.cli.wording import waits_text
 from holdfast.documents.registration import is_document, is_stored_definition
+from holdfast.inspect.paths import pending_joins
 from holdfast.inspect.wait_views import wait_view
 from holdfast.model import definition as definitions
 from holdfast.model import validation
@@ -103,12 +104,14 @@ def of_run(store: Store, row: RunRow, definition: Definition) -> tuple[dict[Addr
     picture = Picture(definition)
     found: dict[Address, set[str]] = {}
     notes: dict[Address, str] = {}
-    visits = current_visits(row)
-    for node in store.nodes(row.run_no):
+    rows, visits = store.nodes(row.run_no), current_visits(row)
+    latest = {(n.node, n.path): n.visit for n in sorted(rows, key=lambda n: n.visit)} if definition.start else {}
+    for node in rows:
         around, name = picture.place(node.node, node.path)
         address = (*around, name)
-        if node.visit != visits.get(address[0], 1) and not is_undo(name):
-            continue  # a ticket has started a newer visit
+        visit = latest.get((node.node, node.path)) or visits.get(address[0], 1)
+        if node.visit != visit and not is_undo(name):
+            continue  # a newer visit has begun
         found.setdefault(address, set()).add(node.status)
     for line in picture.lines(row, store.open_nodes([row.run_no]), (), {}, row.created_at)[1:]:
         if "×" in line.label and line.total:
@@ -117,6 +120,7 @@ def of_run(store: Store, row: RunRow, definition: Definition) -> tuple[dict[Addr
     for wait in store.open_waits([row.run_no]):
         around, name = picture.place(wait.node or "", wait.path or ".")
         waits.setdefault((*around, name), []).append(wait_view(row.run_id, row.workflow, wait))
+    notes |= {(join,): f"(waits for {', '.join(paths)})" for join, paths in pending_joins(row, definition).items()}
     now = store.now() if waits else 0
     notes |= {address: f"({waits_text(found, now)})" for address, found in waits.items()}
     statuses = {address: next((s for s in _RANK if s in seen), "pending") for address, seen in found.items()}
@@ -143,7 +147,7 @@ def _print(
 
 
 class Edge(NamedTuple):
-    """From one node to another: `data`, `condition` or `order`."""
+    """From one node to another: `data`, `condition` or `order`; in a journey `path`, from a unit to the next one."""
 
     source: Address
     target: Address
@@ -153,9 +157,21 @@ class Edge(NamedTuple):
 
 def edges(definition: Definition) -> list[Edge]:
     """Every edge, each pair and kind once."""
+    if definition.start:
+        return _ways(definition)
     found: dict[tuple[Address, Address, str], Edge] = {}
     _collect(definition.nodes, (), [], found)
     return list(found.values())
+
+
+def _ways(definition: Definition) -> list[Edge]:
+    """The ways of a journey, those to its end too."""
+    found: list[Edge] = []
+    for unit in definition.nodes:
+        if unit.next:
+            found.append(Edge((unit.id,), (unit.next,), "path"))
+        found += [Edge((unit.id,), (target,), "path", name) for name, target in unit.branches.items()]
+    return found
 
 
 def _collect(
@@ -224,6 +240,8 @@ def mermaid(
     found = edges(definition)
     if any(edge.source is INPUT for edge in found):
         drawing.lines.append('  input(["input"])')
+    if definition.start:
+        drawing.lines.append('  end_of_run(["end"])')
     for edge in found:
         drawing.edge(edge)
     drawing.classes()
@@ -262,9 +280,11 @@ class _Mermaid:
 
     def edge(self, edge: Edge) -> None:
         source = "input" if edge.source is INPUT else self._names[edge.source]
-        target = self._names[edge.target]
+        target = self._names.get(edge.target, "end_of_run")
         match edge.kind:
-            case "data":
+            case "path" if edge.label:
+                self.lines.append(f'  {source} -- "{label(edge.label)}" --> {target}')
+            case "data" | "path":
                 self.lines.append(f"  {source} --> {target}")
             case "condition":
                 self.lines.append(f'  {source} -. "{label(edge.label)}" .-> {target}')

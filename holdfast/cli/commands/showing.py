@@ -15,7 +15,7 @@ from holdfast.cli.options import Db, Json, RunIdPrefix, source_of_words
 from holdfast.cli.picture import ENDED, TALLIED, Line, Picture, bar, fit
 from holdfast.cli.progress import SYMBOLS
 from holdfast.inspect import run_views
-from holdfast.inspect.paths import Paths, execution_paths, process_info
+from holdfast.inspect.paths import Paths, execution_paths, pending_joins, process_info
 from holdfast.inspect.run_views import BranchView
 from holdfast.inspect.vocabulary import run_as
 from holdfast.inspect.wait_views import hold_of, only_outside_moves, shown_status, waits_of
@@ -163,12 +163,22 @@ def describe(store: Store, row: RunRow, nodes_max: int, *, hints: bool = True) -
     now = store.now()
     for wait in sorted(waits_of(store, row), key=lambda wait: wait.kind != "pause"):
         lines.append(f"waits     {wording.wait_line(wait, now, of_run=row.run_id)}")
+    lines += _joins(store, row)
     lines += ["", f"input     {_value(given)}"]
     if result is not None:
         lines.append(f"result    {_value(msgspec.json.decode(result))}")
     lines += ["", *_nodes(store, row, nodes_max)]
     hint = _hint(store, row, created) if hints else []
     return [*lines, "", *hint] if hint else lines
+
+
+def _joins(store: Store, row: RunRow) -> list[str]:
+    version = store.version(row.workflow, row.version)
+    if version is None or row.status in RUN_TERMINAL:
+        return []
+    pending = pending_joins(row, definitions.decode(version.definition))
+    texts = (f"{join} waits for {', '.join(paths)}" for join, paths in pending.items())
+    return [f"join      {output.line(text)}" for text in texts]
 
 
 def _head(store: Store, row: RunRow) -> list[str]:
