@@ -89,15 +89,16 @@ class Starting:
         return await self._create(order, run_id, run_id or unique("run_"))
 
     async def _version_of(self, named: Named, run_id: str) -> int:
-        """The version that a start by name gets. Code that is loaded here and was never deployed is deployed."""
+        """The version that a start by name gets. Code that is loaded here, under a name of which the store has no
+        version at all, is registered, as a start with its object does; nothing that is retired becomes active."""
         runtime = self._runtime
         try:
             return await runtime.read(named.choose, runtime.store, run_id)
         except UnknownVersion:
             loaded = handlers.find_workflow(named.workflow) if named.at is None else None
-            if loaded is None:
+            if loaded is None or await runtime.read(runtime.store.latest_version, named.workflow) is not None:
                 raise
-        return await runtime.versions.deploy(loaded, runtime.committer, runtime.clock.now())
+        return (await runtime.versions.of(loaded, runtime.committer, runtime.clock.now())).version
 
     async def start_named(
         self, named: Named, inputs: dict[str, Any], run_id: str | None, settings: dict[str, Any]
