@@ -48,6 +48,10 @@ class Inspector:
         """Every instance of a run."""
         return run_views.nodes_json(self._store, row)
 
+    def phases(self, row: RunRow) -> list[dict[str, Any]]:
+        """The phases of a run, each with its nodes."""
+        return run_views.phases_json(self._store, row)
+
     def events(self, run_no: int, after: int = 0) -> list[EventView]:
         """The journal of a run, from the event after `after` on."""
         return run_views.event_views(self._store, run_no, after)

@@ -158,6 +158,25 @@ def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
     return shown
 
 
+def phases_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
+    """The phases of a run, each with its nodes and what they gave: the steps of a document, with their modules."""
+    version = store.version(row.workflow, row.version)
+    definition = None if version is None else definitions.decode(version.definition)
+    if definition is None:
+        return []
+    state = fold_of(row).phases
+    of_phase = {node.id: node.phase for node in definition.nodes}
+    found = [node for node in nodes_json(store, row) if node["node"] in of_phase]
+    return [
+        {
+            "phase": phase.name,
+            "status": state.get(phase.name, "pending"),
+            "nodes": [node for node in found if of_phase[node["node"]] == phase.name],
+        }
+        for phase in definition.phases
+    ]
+
+
 def _pending(node: str, visit: int) -> dict[str, Any]:
     return {
         "node": node,

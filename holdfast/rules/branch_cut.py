@@ -185,7 +185,8 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
     same_name = [key for key in _failed_undos(head) if key[0] == target]
     if same_name:  # a bare name means those that failed, however many others there are
         return _retry_undos(same_name, line, head)
-    wanted = None if target is None else find(str(target), head, head.plan)
+    phase = head.plan.phases.get(str(target)) if target not in head.plan.root.nodes else None
+    wanted = None if target is None or phase is not None else find(str(target), head, head.plan)
     if wanted is not None and is_undo(wanted[0]):
         return _retry_undos([wanted], line, head)
     if any(is_undo(ns.node) for ns in head.changed):
@@ -193,6 +194,10 @@ def _retry(target: str | int | None, line: Sequence[ev.Entry], head: RunState) -
             _refuse_undone(head)
         return _retry_undos(_failed_undos(head), line, head)
     found = failed(line, head)
+    if phase is not None:
+        found = [key for key in found if key[0] in phase or any(key[1].startswith(f".{name}.") for name in phase)]
+        if not found:
+            raise Refusal("not_failed", f"nothing of the phase {target} has failed")
     if wanted is not None:
         found = _failed_with(wanted, head, found)
     elif not found and head.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
@@ -312,8 +317,10 @@ def _has_begun(key: Instance, head: RunState) -> bool:
 
 def find(text: str, head: RunState, plan: Plan) -> Instance:
     """The instance that a text names. A bare name is the top-level node of that name, else its only instance; if there
-    are several, the refusal lists them."""
+    are several, the refusal lists them. The name of a phase means its first node."""
     node, path, visit = parse_instance(text)
+    if node not in plan.root.nodes and node in plan.phases:
+        node = text = next(name for name in plan.root.nodes if name in plan.phases[node])
     if "@" in text or "#" in text:
         if not _has_begun((node, path, visit), head):
             raise Refusal("unknown_instance", f"{text} has not begun on this branch")

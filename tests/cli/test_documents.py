@@ -242,6 +242,25 @@ def test_a_journey_pends_shows_its_join_and_variables_and_is_resumed(project: Pr
     assert project.cli("doctor", "--deep").returncode == 0
 
 
+def test_steps_are_shown_with_their_modules_and_can_be_jumped_to_by_name(project: Project) -> None:
+    onboarding = str(EXAMPLES / "onboarding.yaml")
+    ran = project.cli("run", onboarding, *CODE, "--set", "name=Ada", "--run-id", "o", "--quiet")
+    assert json.loads(ran.stdout) == {"score": 50, "confirmed": True, "summary": "Ada: 50"}, ran.stderr
+    steps = project.json("show", "o", "--phases")
+    assert [(s["phase"], s["status"], [m["node"] for m in s["nodes"]]) for s in steps] == [
+        ("collect", "completed", ["score", "bonus"]),
+        ("confirm", "completed", ["ask"]),
+        ("finish", "completed", ["sum"]),
+    ]
+    assert steps[0]["nodes"][1]["output"] == 50
+    again = project.cli("jump", "o", "confirm", *CODE, "--dry-run").stdout
+    assert "ask" in again
+    assert "bonus" in again
+    assert project.cli("jump", "o", "finish", *CODE, "--quiet").returncode == 0
+    refused = project.cli("retry", "o", "collect", *CODE)
+    assert "nothing of the phase collect has failed" in refused.stderr
+
+
 def test_python_loads_documents_by_path(written: Project) -> None:
     written.open_gate()
     script = written.directory / "program.py"

@@ -52,6 +52,9 @@ def show(
     paths: Annotated[
         bool, typer.Option("--paths", help="The run as execution paths: the step and the basket of each.")
     ] = False,
+    phases: Annotated[
+        bool, typer.Option("--phases", help="The phases (the steps of a document), each with its nodes and outputs.")
+    ] = False,
     branch: Annotated[int | None, typer.Option("--branch", help="Show this branch; else the current one.")] = None,
     source: Annotated[
         str | None,
@@ -76,6 +79,9 @@ def show(
         if branch is not None:
             past = BranchView(store, History(store, Plans(store), row), branch)
             shown, row = past.as_store(), past.row
+        if phases:
+            _print_phases(run_views.phases_json(shown, row), json)
+            return
         if source == "process_info":
             output.document(process_info(shown, row))
             return
@@ -90,6 +96,17 @@ def show(
             return
         for text in describe(shown, row, sys.maxsize if everything else NODES_MAX, hints=branch is None):
             output.write(text)
+
+
+def _print_phases(found: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        output.document(found)
+        return
+    for phase in found:
+        output.write(f"{output.line(phase['phase'])}  {phase['status']}")
+        for node in phase["nodes"]:
+            gave = "" if node["output"] is None else _value(node["output"])
+            output.write(f"  {SYMBOLS[node['status']]} {output.line(node['node'])}  {node['status']}  {gave}".rstrip())
 
 
 def variables(run: RunIdPrefix, db: Db = None, json: Json = False) -> None:
