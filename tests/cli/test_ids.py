@@ -15,7 +15,7 @@ from holdfast.cli.options import WaitId
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 
 Cli = Callable[..., tuple[int, str, str]]
-READS = {"show", "events", "why", "graph", "branches", "diff", "doctor"}
+READS = {"show", "vars", "events", "why", "graph", "branches", "diff", "doctor"}
 CHANGES = {
     "cancel": ("RUN",),
     "resume": ("RUN", "--no-run"),
@@ -25,6 +25,8 @@ CHANGES = {
     "jump": ("RUN", "asked_order", "--no-run"),
     "retry": ("RUN", "--no-run"),
     "recover": ("RUN", "--no-run"),
+    "reopen": ("RUN", "appeal", "--no-run"),
+    "migrate": ("RUN", "--to", "1"),
     "respond": ("WAIT", "--input", "1"),
     "reassign": ("WAIT", "--to", "bob"),
     "move": ("WAIT", "second"),

@@ -88,7 +88,7 @@ def test_a_question_is_listed_reassigned_and_answered(served: Served) -> None:
     assert served.json("inbox", "--assignee", "bob")[0]["wait_id"] == wait["wait_id"]
     assert served.json("baskets")[0]["basket"] == "finance"
     served.json("respond", wait["wait_id"], "--input", "true")
-    assert served.json("resume", "a", *CODE)["result"] == "lamp True"
+    assert served.json("resume", "a", *CODE)["result"] == "lamp true"
 
 
 def test_signals_pauses_and_cancellation(served: Served) -> None:

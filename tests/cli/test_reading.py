@@ -102,7 +102,8 @@ def test_validate_names_every_problem_at_once(project: Project) -> None:
     assert bad["ok"] is False
     problems = bad["workflows"][0]["problems"]
     assert len(problems) >= 2
-    assert [list(problem) for problem in problems] == [["code", "node", "field", "message", "hint"]] * len(problems)
+    fields = ["code", "node", "field", "message", "hint", "file", "line", "column"]
+    assert [list(problem) for problem in problems] == [fields] * len(problems)
     (project.directory / "not.json").write_text("{")
     assert project.here("validate", "not.json").returncode == 1
     assert project.here("validate", "missing.json").returncode == 2

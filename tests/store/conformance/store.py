@@ -155,14 +155,6 @@ class StoreConformance(Suite):
     def test_a_new_store_is_the_first_of_its_copies_and_open_to_engines(self, store: Store) -> None:
         assert store.standing() == (1, "")
 
-    def test_it_is_not_used_in_a_forked_process(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr("os.getpid", lambda: 1)
-            for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
-                with pytest.raises(StoreError, match="opened by process"):
-                    use()
-        assert store.runs() == []
-
     def test_odd_values_come_back_as_they_were(self, store: Store) -> None:
         no = store.reserve_run_numbers(1)
         odd = "naïve ☃ \U0001f600 'quoted' \"x\" ; -- $1 {}"
@@ -932,6 +924,14 @@ class StoreConformance(Suite):
 class SharedStoreConformance(Suite):
     """What a database keeps while it is closed, and what two store objects promise to each other, be they in one
     process or in two."""
+
+    def test_it_is_not_used_in_a_forked_process(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("os.getpid", lambda: 1)
+            for use in (store.runs, store.changed, store.close, lambda: store.commit([creation(5)])):
+                with pytest.raises(StoreError, match="opened by process"):
+                    use()
+        assert store.runs() == []
 
     def test_a_closed_store_refuses_everything_and_opens_again(self, store: Store) -> None:
         make_runs(store, 1)

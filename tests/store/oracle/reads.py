@@ -235,8 +235,8 @@ class OracleReads:
         found = []
         for basket in sorted({wait.basket for wait in lie if wait.basket is not None}):
             here = [wait for wait in lie if wait.basket == basket]
-            kinds = Counter(wait.kind for wait in here)
-            found.append(BasketRow(basket, kinds["input"], kinds["basket"], min(wait.since for wait in here)))
+            questions = sum(wait.kind == "input" for wait in here)
+            found.append(BasketRow(basket, questions, len(here) - questions, min(wait.since for wait in here)))
         return found
 
     def unowned_versions(self) -> list[tuple[str, int]]:

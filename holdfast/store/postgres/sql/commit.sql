@@ -177,7 +177,7 @@ SELECT run_no FROM holdfast.run_state WHERE run_no = ANY($1) ORDER BY run_no FOR
 -- statement of its own, after the fence: only then it sees what was sent before this transaction locked the run's row.
 UPDATE holdfast.run_inbox_messages SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
-WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
+WHERE run_no = ANY($1) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover');
 
 -- name: drop_undeliverable
 -- Messages of a group to runs that have ended meanwhile: as above. By their ids, and so without naming the statuses
@@ -186,7 +186,7 @@ UPDATE holdfast.run_inbox_messages AS m SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 FROM holdfast.run_state AS r
 WHERE m.message_id = ANY($1) AND m.status NOT IN ('held', 'consumed', 'dead')
-    AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
+    AND m.kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover')
     AND r.run_no = m.run_no AND r.status NOT IN ('created', 'running', 'suspended', 'recovering');
 
 -- name: fences

@@ -123,7 +123,7 @@ WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('completed', 'failed', 'cancel
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, m.message_id, r.status
 FROM holdfast.run_state AS r JOIN holdfast.run_inbox_messages AS m ON m.run_no = r.run_no AND m.status = 'new'
 WHERE r.run_no BETWEEN $1 AND $2 AND r.status IN ('completed', 'failed', 'cancelled')
-    AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover');
+    AND m.kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover');
 
 -- name: suspect_node_of_end
 -- A finished run with work in progress.
@@ -325,5 +325,5 @@ UPDATE holdfast.run_inbox_messages AS m SET
     status = 'dead', outcome = convert_to('{"outcome":"refused","code":"finished","why":"the run has ended"}', 'UTF8')
 FROM holdfast.run_state AS r
 WHERE r.run_no = $1 AND r.status IN ('completed', 'failed', 'cancelled')
-    AND m.run_no = r.run_no AND m.status = 'new' AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover')
+    AND m.run_no = r.run_no AND m.status = 'new' AND m.kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover')
 RETURNING pg_current_xact_id();

@@ -17,7 +17,7 @@ added AS (
     INSERT INTO holdfast.run_inbox_messages (message_id, run_no, kind, payload, created_at, status)
     SELECT v.message_id, v.run_no, v.kind, v.payload, v.created_at, 'new' FROM v
     WHERE v.status NOT IN ('completed', 'failed', 'cancelled')
-        OR (v.status IS NOT NULL AND v.kind IN ('fork', 'jump', 'retry', 'recover'))
+        OR (v.status IS NOT NULL AND v.kind IN ('fork', 'jump', 'reopen', 'retry', 'recover'))
     ORDER BY v.place
     ON CONFLICT (message_id) DO NOTHING
     RETURNING message_id, pg_notify('holdfast', ''))

@@ -100,13 +100,14 @@ ON CONFLICT (message_id) DO NOTHING;
 -- Runs have ended: they will never consume what is left, except for requests for another branch.
 UPDATE run_inbox_messages SET
     status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
-WHERE run_no IN (VALUES /*row*/ (?) /*row*/) AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover');
+WHERE run_no IN (VALUES /*row*/ (?) /*row*/) AND status = 'new'
+    AND kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover');
 
 -- name: drop_undeliverable
 -- Messages of a group to runs that have ended meanwhile: as above.
 UPDATE run_inbox_messages SET
     status = 'dead', outcome = CAST('{"outcome":"refused","code":"finished","why":"the run has ended"}' AS BLOB)
-WHERE message_id = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'retry', 'recover')
+WHERE message_id = ? AND status = 'new' AND kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover')
     AND (SELECT status FROM run_state WHERE run_no = run_inbox_messages.run_no) IN ('completed', 'failed', 'cancelled');
 
 -- name: is_run_id_taken

@@ -103,7 +103,7 @@ WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'fail
 SELECT r.run_no, r.run_id, NULL, NULL, NULL, m.message_id, r.status
 FROM run_state AS r JOIN run_inbox_messages AS m ON m.run_no = r.run_no AND m.status = 'new'
 WHERE r.run_no BETWEEN ?1 AND ?2 AND (r.status = 'completed' OR r.status = 'failed' OR r.status = 'cancelled')
-    AND m.kind NOT IN ('fork', 'jump', 'retry', 'recover');
+    AND m.kind NOT IN ('fork', 'jump', 'reopen', 'retry', 'recover');
 
 -- name: suspect_node_of_end
 -- A finished run with work in progress.
