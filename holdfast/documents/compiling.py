@@ -31,6 +31,7 @@ from holdfast.model.handlers import ALIASES, RESERVED_INPUTS, Handler, Parameter
 from holdfast.model.policies import Retry, seconds
 from holdfast.model.problems import GOOD_NAME, choices, near
 from holdfast.model.schemas import schema_of
+from holdfast.model.secret_names import GOOD_SECRET_NAME, escaped, split
 from holdfast.model.values import decoder
 
 RESERVED_IDS: Final = frozenset({"input", "vars", "nodes"})
@@ -175,13 +176,19 @@ class Compiler:
         handler declares. `key` is where the arguments stand in the document; `given` are arguments that the kind of
         document passes to parameters of their names."""
         name = node["handler"]
-        config = node.get(key, {})
+        secrets: dict[str, str] = {}
+        config = {
+            k: self._without_secrets(v, (*at, key, k), f"/{escaped(k)}", secrets) for k, v in node.get(key, {}).items()
+        }
         args = {k: self.value(v, (*at, key, k), names) for k, v in config.items()}
         handler = self.library.handler(name)
         if handler is not None:
-            self._bind(handler, config, args, at, key, given or {})
+            self._bind(handler, config, args, at, key, given or {}, {split(place)[0] for place in secrets})
             fields = self._declared(handler, node, at, args)
-            return {"uses": handler.name, "args": args, **fields}
+            return {"uses": handler.name, "args": args, "secrets": secrets, **fields}
+        if secrets:
+            wrong = "only the config of a handler may name secrets"
+            self.findings.add("bad_secret", (*at, key), wrong, "let the other workflow name the secret")
         try:
             inputs = self.library.inputs_of(name)
         except KeyError:
@@ -198,6 +205,24 @@ class Compiler:
         child = {"workflow": name, "inputs": ["dict", *flat]}
         return {"uses": ALIASES["child"], "args": child, **self._options(node)}
 
+    def _without_secrets(self, value: Any, at: Pointer, place: str, found: dict[str, str]) -> Any:
+        """A value with null in the places of `{$secret: NAME}`; `found` gets these places."""
+        if type(value) is dict and "$secret" in value:
+            name = value["$secret"]
+            if len(value) > 1 or type(name) is not str or not GOOD_SECRET_NAME.fullmatch(name):
+                wrong, hint = (
+                    f"{shown(name)} is not the name of a secret",
+                    "write {$secret: API_TOKEN} and nothing beside",
+                )
+                self.findings.add("bad_secret", at, wrong, hint)
+            found[place] = str(name)
+            return None
+        if type(value) is dict:
+            return {k: self._without_secrets(v, (*at, k), f"{place}/{escaped(k)}", found) for k, v in value.items()}
+        if type(value) is list:
+            return [self._without_secrets(v, (*at, i), f"{place}/{i}", found) for i, v in enumerate(value)]
+        return value
+
     def _bind(
         self,
         handler: Handler,
@@ -206,12 +231,15 @@ class Compiler:
         at: Pointer,
         key: str,
         given: Mapping[str, Expr],
+        with_secrets: Collection[str],
     ) -> None:
         """Check the arguments against the parameters; add those that the document's kind gives, and defaults."""
         params = {p.name: p for p in handler.params if not p.variadic}
         rest = {p.variadic for p in handler.params if p.variadic}
         for name, value in config.items():
-            if name in params:
+            if name in params and name in with_secrets:
+                pass  # its value is known when the body begins
+            elif name in params:
                 self._check_constant(handler, params[name], args[name], value, (*at, key, name))
             elif "**" not in rest and not (name == "*" and "*" in rest):
                 hint = choices(name, list(params), "parameters")

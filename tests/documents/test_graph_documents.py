@@ -237,3 +237,23 @@ def test_a_default_that_is_spelt_out_gives_the_same_version() -> None:
     assert definition_of(plain).content_hash() == definition_of(spelt).content_hash()
     stored = definition_of(spelt)
     assert decode(stored.encode()).content_hash() == stored.content_hash()
+
+
+def test_a_secret_in_the_config_of_a_handler_is_named_beside_the_arguments() -> None:
+    text = """
+kind: graph
+name: g
+nodes:
+  - id: get
+    handler: http
+    input: {url: "https://example.org", headers: {Authorization: {$secret: API_TOKEN}, X-List: [{$secret: OTHER}]}}
+"""
+    (node,) = definition_of(text).nodes
+    assert node.secrets == {"/headers/Authorization": "API_TOKEN", "/headers/X-List/0": "OTHER"}
+    assert node.args["headers"] == ["const", {"Authorization": None, "X-List": [None]}]
+
+
+@pytest.mark.parametrize("wrong", ["{$secret: 'a b'}", "{$secret: 3}", "{$secret: A, more: 1}"])
+def test_a_secret_without_a_good_name_is_refused_with_its_place(wrong: str) -> None:
+    problems = problems_of(f"kind: graph\nname: g\nnodes: [{{id: a, handler: double, input: {{x: {wrong}}}}}]\n")
+    assert any("is not the name of a secret" in problem for problem in problems), problems
