@@ -58,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "db": ("database_verbs", "app", "Back up, restore, activate or copy a whole database."),
     "trust": ("checking", "trust", "Allow the runs of a database to import a file."),
     "graph": ("graphs", "graph", "Draw a workflow, or a run with its statuses."),
+    "export": ("exporting", "export", "Write a workflow as a document."),
     "validate": ("validating", "validate", "Check workflows and list every problem."),
     "schema": ("validating", "schema", "Print the JSON Schema of documents."),
     "crashtest": ("crashtest", "crashtest", "Run a workflow under every crash."),

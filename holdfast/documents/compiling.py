@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -150,12 +150,13 @@ class Compiler:
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
-    def claim_id(self, title: str, at: Pointer) -> str:
-        """The internal id of a node that the author calls `title`; adds a problem when the name is taken."""
+    def claim_id(self, title: str, at: Pointer, taken: Container[str] | None = None) -> str:
+        """The internal id of a node that the author calls `title`; adds a problem when the name is among the `taken`
+        ones: those of its body, else all of the document."""
         if title in RESERVED_IDS:
             hint = "give the node another id"
             self.findings.add("bad_name", (*at, "id"), f"{title!r} is reserved in expressions", hint)
-        if title in self.titles:
+        if title in (self.titles if taken is None else taken):
             hint = "give one of them another id"
             self.findings.add("duplicate_id", (*at, "id"), f"two nodes are called {shown(title)}", hint)
         self.titles[title] = at
@@ -293,6 +294,8 @@ class Compiler:
         """The options that the document itself gives to a node."""
         found = {name: node[name] for name in ("on_crash", "priority", "idempotent", "concurrency") if name in node}
         found |= {name: seconds(node[name]) for name in _TIMES if name in node}
+        if "returns" in node:
+            found["returns"] = node["returns"]
         retry = self.retry(node.get("retry"))
         found["retry"] = self.default_retry if retry is None else retry
         return found

@@ -102,7 +102,7 @@ class _Dag:
         c, document = self.compiler, self.compiler.document
         c.default_retry = self.policy(document, "default_retry_config", ())
         for index, node in enumerate(self.nodes):
-            self.known[node["id"]] = c.claim_id(node["id"], (*self.at, index))
+            self.known[node["id"]] = c.claim_id(node["id"], (*self.at, index), self.known)
         params = c.params() if "input" in document else None
         names = Names(None if params is None else [p.name for p in params], (), self.known)
         found = [self.node(node, (*self.at, index), names) for index, node in enumerate(self.nodes)]

@@ -88,7 +88,7 @@ class _Graph:
         for index, entry in enumerate(entries):
             here = (*at, index)
             if "handler" in entry or "map" in entry or "loop" in entry:
-                own[entry["id"]] = self.compiler.claim_id(entry["id"], here)
+                own[entry["id"]] = self.compiler.claim_id(entry["id"], here, own)
                 continue
             for key, members in _members(entry):
                 self.collect(members, (*here, *key), own)
@@ -221,7 +221,7 @@ class _Graph:
         else:
             fields["start"] = c.value(given["start"], (*at, "start"), body.names)
             fields["until"] = c.expression(given["until"], (*at, "until"), names.with_values({"result": result}))
-            fields |= {key: given[key] for key in ("max_visits", "at_limit") if key in given}
+            fields |= {key: given[key] for key in ("max_visits", "at_limit", "returns") if key in given}
         nodes = self.ordered(inner, (*at, "nodes"))
         return fields | {"body": Body(nodes=nodes, result=result)}
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.documents.common_shapes import DESCRIPTION, ID, INPUT, NAME, OPTIONS, RETRY, SETTINGS, VARIABLES
-from holdfast.documents.shapes import Choice, Expression, Lazy, ListOf, MapOf, OneOf, Record, Shape, Text, Whole
+from holdfast.documents.shapes import (
+    Choice,
+    Expression,
+    JsonSchema,
+    Lazy,
+    ListOf,
+    MapOf,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Whole,
+)
 
 _NODES: Final = ListOf(Lazy(lambda: NODE), "The nodes, in any order.", least=1)
 _PLACED: Final[dict[str, Shape]] = {
@@ -25,6 +37,7 @@ CALL: Final = Record(
         "id": ID,
         "handler": Text("A registered Python function, a built-in handler, or another workflow by its name."),
         "input": MapOf(Shape(), "Arguments by name; texts may hold templates {{ ... }}."),
+        "returns": JsonSchema("The JSON Schema of its output; default: what its handler declares."),
         **_PLACED,
         **OPTIONS,
     },
@@ -67,6 +80,7 @@ LOOP: Final = Record(
                 "until": Expression("The loop ends when this holds; `result` is that of the round."),
                 "max_visits": Whole("Rounds at most; default 1,000.", least=1),
                 "at_limit": Choice(["fail", "take"], "At that limit: fail, or give the last result."),
+                "returns": JsonSchema("The JSON Schema of what it gives."),
                 "with": _WITH,
                 "nodes": _NODES,
                 "result": _RESULT,

@@ -213,12 +213,12 @@ class Names:
                 if name not in WORDS:
                     yield name, name, []
                 for title in (level.title for level in self._levels if level.owner == scope):
-                    yield _written(title) + as_key(name), "nodes", [title, name]
+                    yield from _under(title, name)
             case "node":
                 for level in self._levels:
                     written = self._title(level, names[0])
                     if written is not None:
-                        yield f"{_written(written)}.output", "nodes", [written, "output"]
+                        yield from _under(written, "output")
 
     def _title(self, level: _Level, node: str) -> str | None:
         """What the author calls a node of a level that has this id in the definition."""
@@ -228,6 +228,13 @@ class Names:
         if by_id is None:
             by_id = self._titles[id(level.nodes)] = {own: title for title, own in level.nodes.items()}
         return by_id.get(node)
+
+
+def _under(title: str, key: str) -> Iterable[tuple[str, str, Keys]]:
+    """The ways to name what an id has under a key."""
+    if _written(title) == title:
+        yield title + as_key(key), title, [key]
+    yield f"nodes[{quoted(title)}]{as_key(key)}", "nodes", [title, key]
 
 
 def _written(title: str) -> str:

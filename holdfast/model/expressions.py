@@ -15,9 +15,9 @@ An expression is a scalar constant (null, bool, number, text) or a list `[operat
 
 Rules also ask ["count", x], the number of items of a list; it never stands in a definition.
 Null rules: a field of null is null; `eq` and `ne` compare; every other comparison with null is false; arithmetic with
-null is null. Conditions and the operands of `and`, `or`, `not` are true, false or null, which counts as false; anything
-else is an error. true and false are never numbers. Numbers are compared and computed with numbers, texts compared and
-joined with texts, lists joined with lists; anything else is an error.
+null is null. Conditions and the operands of `and`, `or`, `not` are true, false or null, which counts as false. true and
+false are never numbers. Numbers are compared and computed with numbers, texts compared and joined with texts, lists
+joined with lists; anything else is an error.
 A *chain* is `get` ... `get` over a leaf (`input`, `node`, `var`, `param`): what a value is read by.
 
 Owns: the operators, their meaning, size checks, chains and pointers.
@@ -197,10 +197,8 @@ def _shape_problem(e: list[Any]) -> str | None:
         return "'text' takes a template first"
     if op == "some" and not (len(rest) >= 2 and isinstance(rest[0], int) and 1 <= rest[0] <= len(rest) - 1):
         return "'some' takes a count between 1 and the number of its operands"
-    if op == "first" and not rest:
-        return "'first' takes at least one operand"
-    if op in {"and", "or"} and len(rest) < 2:
-        return f"{op!r} takes at least two operands"
+    if op in {"first", "and", "or"} and len(rest) < (1 if op == "first" else 2):
+        return f"{op!r} takes at least {'one operand' if op == 'first' else 'two operands'}"
     return None
 
 
@@ -228,10 +226,6 @@ def holds(value: Any, what: str = "a condition") -> bool:
     )
 
 
-def _read(expr: list[Any], read: Read) -> Any:
-    return read(expr)
-
-
 def _get(expr: list[Any], read: Read) -> Any:
     return read(expr) if chain(expr) else follow(evaluate(expr[1], read), (expr[2],))
 
@@ -241,6 +235,13 @@ def _size(expr: list[Any], read: Read) -> Any:
     if type(whole) is list and whole[0] == "if":  # of what is chosen, so that only its size need be known
         return evaluate([op, whole[2 if holds(evaluate(whole[1], read), "?:") else 3]], read)
     return read(expr) if chain(whole) else part_of(evaluate(whole, read), _WANTED[op])
+
+
+def _each(exprs: list[Expr], read: Read) -> list[Any]:
+    values = []
+    for e in exprs:  # not a comprehension: what a loop carries nests once for each round, and frames are limited
+        values.append(_MEANING[e[0]](e, read) if type(e) is list else e)
+    return values
 
 
 def _all(expr: list[Any], read: Read) -> bool:
@@ -282,7 +283,11 @@ def _order(expr: list[Any], read: Read) -> bool:
 
 
 def _arithmetic(expr: list[Any], read: Read) -> Any:
-    op, a, b = expr[0], evaluate(expr[1], read), evaluate(expr[2], read)
+    op, a, b = expr
+    if type(a) is list:
+        a = _MEANING[a[0]](a, read)
+    if type(b) is list:
+        b = _MEANING[b[0]](b, read)
     if a is None or b is None:
         return None
     if type(a) in _NUMBERS and type(b) in _NUMBERS:
@@ -315,14 +320,14 @@ _COMPUTE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "mod": operator.mod,
 }  # fmt: skip
 _MEANING: Final[dict[str, Callable[[list[Any], Read], Any]]] = {
-    **dict.fromkeys(LEAVES | LOCATED | CHOICES | {"skipped", "failed"}, _read),
+    **dict.fromkeys(LEAVES | LOCATED | CHOICES | {"skipped", "failed"}, lambda expr, read: read(expr)),
     "const": lambda expr, _: expr[1],
     "get": _get,
     "size": _size,
     "count": _size,
-    "list": lambda expr, read: [evaluate(e, read) for e in expr[1:]],
-    "dict": lambda expr, read: {k: evaluate(e, read) for k, e in zip(expr[1::2], expr[2::2], strict=True)},
-    "text": lambda expr, read: _fill(expr[1], [evaluate(e, read) for e in expr[2:]]),
+    "list": lambda expr, read: _each(expr[1:], read),
+    "dict": lambda expr, read: dict(zip(expr[1::2], _each(expr[2::2], read), strict=True)),
+    "text": lambda expr, read: _fill(expr[1], _each(expr[2:], read)),
     "and": _all,
     "or": _any,
     "not": lambda expr, read: not holds(evaluate(expr[1], read), "!"),
@@ -378,8 +383,7 @@ def _fill(template: str, values: list[Any]) -> str:
         raise InvalidInput(f"the text {_short(template)} has {len(pieces) - 1} places for {len(values)} value(s)")
     out = [pieces[0]]
     for value, piece in zip(values, pieces[1:], strict=True):
-        text = value if type(value) is str else "" if value is None else _canonical(value).decode()
-        out += [text, piece]
+        out += [value if type(value) is str else "" if value is None else _canonical(value).decode(), piece]
     return "".join(out)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.model.definition import Body, Definition, NodeDef, Phase
 from holdfast.model.errors import DefinitionError
-from holdfast.model.expressions import walk
+from holdfast.model.expressions import Expr, walk
 from holdfast.model.limits import PROBLEMS_LISTED_MAX
 from holdfast.model.problems import Problem
 
@@ -29,16 +29,18 @@ def topological_order(graph: Definition | Body) -> list[str]:
 
 
 def references(node: NodeDef) -> set[str]:
-    """Every node id that a node or anything in its body refers to."""
-    found: set[str] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        found.update(n.after)
-        exprs = [*n.args.values(), n.when, n.over, n.start, n.until, n.body.result if n.body else None]
-        found.update(e[1] for x in exprs for e in walk(x) if isinstance(e, list) and e and e[0] == "node")
-        stack.extend(n.body.nodes if n.body else ())
+    """Every node outside it that a node, or anything in its body, refers to; and itself, if it does."""
+    found = {*node.after, *_named(*node.args.values(), node.when, node.over, node.start)}
+    if node.body is not None:
+        inside = set(_named(node.until, node.body.result)).union(*map(references, node.body.nodes))
+        found |= inside - {n.id for n in node.body.nodes}
     return found
+
+
+def _named(*exprs: Expr) -> Iterator[str]:
+    for expr in exprs:
+        if isinstance(expr, list):
+            yield from (e[1] for e in walk(expr) if isinstance(e, list) and e[0] == "node")
 
 
 def after_phases(nodes: Sequence[NodeDef], phases: Iterable[Phase]) -> tuple[NodeDef, ...]:

@@ -41,6 +41,9 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         for field in ("on", "never"):
             names = tuple(qualified_name(c) if isinstance(c, type) else str(c) for c in getattr(self, field))
             msgspec.structs.force_setattr(self, field, names)
+        for field in ("backoff", "factor", "max_delay", "jitter"):  # 1 and 1.0 are the same policy
+            if type(getattr(self, field)) is int:
+                msgspec.structs.force_setattr(self, field, float(getattr(self, field)))
 
     def delay_seconds(self, failures: int, seed: str) -> float:
         """The wait before the next try after `failures` failures; jitter comes from the seed, so rules stay pure."""

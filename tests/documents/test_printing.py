@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.authoring.workflows import Workflow
 from holdfast.documents.cel import compile_expression
 from holdfast.documents.names import Names
 from holdfast.documents.printing import expression_text, value_text
 from holdfast.documents.templates import compile_value
 from holdfast.model.definition import Definition, NodeDef
 from holdfast.model.expressions import ARITHMETIC, COMPARISONS, OPERATORS, problem_of, walk
-from holdfast.model.handlers import find_workflow
-
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+from tests.documents.loaded import EXAMPLES, graphs_of
 
 TITLES = {"a": "a", "some id/1": "some_id_1-3f", "in": "in", "input": "input-7", "tries": "tries"}
 NAMES = (
@@ -121,22 +116,6 @@ def bodies(nodes: tuple[NodeDef, ...], names: Names) -> Iterator[tuple[NodeDef |
 
 def names_of(definition: Definition) -> Names:
     return Names([p.name for p in definition.params], definition.variables, {n.id: n.id for n in definition.nodes})
-
-
-def graphs_of(path: Path) -> list[Definition]:
-    spec = importlib.util.spec_from_file_location(f"printed_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    found = []
-    for value in vars(module).values():
-        if isinstance(value, Workflow):
-            registered = find_workflow(value.name)
-            assert registered is not None
-            found.append(registered.definition)
-    return [definition for definition in found if definition.kind == "graph"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -67,7 +67,7 @@ def graph(
     if form not in {"mermaid", "json"}:
         raise UsageError(f"--format {form}: use mermaid or json")
     json = json or form == "json"
-    definition = _definition(what, code or ()) if names_code(what) else None
+    definition = definition_of_code(what, code or ()) if names_code(what) else None
     if definition is not None:
         _print(definition, None, None, json)
         return
@@ -92,7 +92,8 @@ def names_code(what: str) -> bool:
     return is_document(what) or what.endswith(".py") or (":" in what and ("." in place or is_document(place)))
 
 
-def _definition(what: str, code: Sequence[str]) -> Definition:
+def definition_of_code(what: str, code: Sequence[str]) -> Definition:
+    """The definition that a file, a document or a module on the command line names."""
     if not is_stored_definition(what):
         return load_workflow(what, code).workflow.definition
     return validation.load(Path(what).read_bytes())
