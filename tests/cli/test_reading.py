@@ -85,8 +85,8 @@ def test_graph_draws_conditions_maps_and_statuses(project: Project) -> None:
     assert "class n1,n2,n3 completed" in run
     as_json = project.json("graph", "w")
     assert as_json["nodes"][0] == {
-        "id": "enrich", "kind": "map", "uses": None, "inside": None, "phase": None, "when": None, "delay": None,
-        "status": "completed", "note": "40/40",
+        "id": "enrich", "title": "enrich", "kind": "map", "uses": None, "inside": None, "phase": None, "when": None,
+        "delay": None, "status": "completed", "note": "40/40",
     }  # fmt: skip
     assert {"from": "enrich", "to": "crunch", "kind": "data", "label": None} in as_json["edges"]
     assert project.here("graph", "nothing").returncode == 2

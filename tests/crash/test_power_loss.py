@@ -22,7 +22,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import opening
-from holdfast.store.sqlite import sqlite_connections, sqlite_opening, sqlite_store
+from holdfast.store.sqlite import sqlite_connections, sqlite_opening
 from holdfast.store.sqlite.sqlite_store import SqliteStore
 from tests.engine.kit import check_journal
 
@@ -220,8 +220,7 @@ def doubling():
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """A disk that records; checkpoints come often, and logs are small."""
     made = Disk()
-    for module in (sqlite_connections, sqlite_store):
-        monkeypatch.setattr(module, "CHECKPOINT_PAGES", 60)
+    monkeypatch.setattr(sqlite_connections, "CHECKPOINT_PAGES", 60)
     monkeypatch.setattr(sqlite_opening, "LOG_BYTES", 256 * 1024)
     commit = SqliteStore._commit
 

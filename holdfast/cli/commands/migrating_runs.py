@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import configuration, output, wording
+from holdfast.cli import configuration, databases, output, wording
 from holdfast.cli.commands.requesting import actor_name
 from holdfast.cli.options import Actor, Db, Json
 from holdfast.engine.engine import Engine
@@ -65,13 +65,15 @@ def migrate(
     if bool(runs) == bool(workflow) or (workflow is None) != (from_version is None):
         raise UsageError("name runs, or --workflow NAME with --from-version VERSION")
     who = actor_name(actor)
+    with databases.reading(db) as store:  # an unknown run is reported before any run is moved
+        named = [databases.find(store, run).run_id for run in runs or ()]
 
     async def ask(engine: Engine) -> list[dict[str, Any]]:
         if workflow is not None and from_version is not None:
             return await engine.migrate(
                 workflow, from_version=from_version, to=to, drop=drop or (), dry_run=dry_run, actor=who
             )
-        return [await _one(engine, run, to, drop or [], who, dry_run=dry_run) for run in runs or ()]
+        return [await _one(engine, run, to, drop or [], who, dry_run=dry_run) for run in named]
 
     done = asyncio.run(_asked(db, ask))
     if json:

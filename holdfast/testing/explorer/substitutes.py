@@ -17,7 +17,9 @@ from typing import Any
 import msgspec
 
 from holdfast.authoring.node_decorator import Node
+from holdfast.model import handlers
 from holdfast.model.errors import UsageError
+from holdfast.model.handlers import Handler
 from holdfast.worker import steps
 
 
@@ -110,11 +112,13 @@ def _put_into_node(node: Node[..., Any], substitute: Callable[..., Any], undo: l
     kind = before.kind
     if kind in ("async", "sync"):
         kind = "async" if inspect.iscoroutinefunction(substitute) else "sync"
-    node.__dict__["handler"] = msgspec.structs.replace(before, fn=substitute, kind=kind)
-    steps.forget(node)
+    is_registered = handlers.find(node.name) is before
 
-    def back() -> None:
-        node.__dict__["handler"] = before
+    def use(handler: Handler) -> None:
+        node.__dict__["handler"] = handler
         steps.forget(node)
+        if is_registered:
+            handlers.register(node.name, lambda: handler)  # the registry keeps what it has resolved once
 
-    undo.append(back)
+    use(msgspec.structs.replace(before, fn=substitute, kind=kind))
+    undo.append(lambda: use(before))
