@@ -91,6 +91,10 @@ async def test_parallel_paths_pend_and_are_resumed_in_any_order(db: Path) -> Non
         await waits_of(run, 2)
         shown = await run.process_info()
         assert [p["pend_workbasket"] for p in shown["exec_paths"] if p["name"] != "."] == ["desk", "desk"]
+        assert shown["last_executed_step"] in {"e1", "u1"}
+        assert shown["last_executed_comp_name"] == "jr.unit"
+        assert (shown["is_complete"], shown["ticket"]) == (False, "")
+        assert shown["ts"] == int((await run.events())[-1].at.timestamp() * 1000)
         await run.resume(path=".split.us.")
         await run.resume(path=".split.eu.")
         await run.result(timeout=30)

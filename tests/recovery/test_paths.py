@@ -98,6 +98,16 @@ def test_a_path_that_was_cut_off_keeps_the_basket_it_had() -> None:
     assert sanitised(ExecutionPath(".", "started", "a", None, "finance")).basket == "finance"
 
 
+def test_a_path_that_was_cut_off_returns_to_the_basket_that_it_was_in_before() -> None:
+    cut_off = ExecutionPath(".", "started", "a", None, previous_basket="finance")
+    assert sanitised(cut_off).basket == "finance"
+
+
+def test_a_singular_route_that_was_cut_off_is_evaluated_again() -> None:
+    cut_off = ExecutionPath(".", "started", "r", "ok_proceed", unit="route")
+    assert sanitised(cut_off).response == "ok_pend_eor"
+
+
 def test_a_path_that_was_not_cut_off_stays_as_it_is() -> None:
     pended = ExecutionPath(".", "completed", "a", "ok_pend", "finance")
     assert sanitised(pended) == pended
