@@ -142,7 +142,7 @@ def test_the_strategy_has_every_operator() -> None:
     found: set[str] = set()
 
     @given(exprs)
-    @settings(max_examples=600, database=None)
+    @settings(max_examples=1_000, database=None, derandomize=True, deadline=None)
     def collect(expr: Any) -> None:
         found.update(e[0] for e in walk(expr) if isinstance(e, list))
 
