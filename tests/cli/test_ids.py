@@ -85,7 +85,7 @@ def test_every_verb_that_takes_an_id_is_known_here() -> None:
         if parameter.param_type_name == "argument"
         and ("RUN" in (parameter.metavar or "") or parameter.metavar == of_waits)
     }
-    assert takes_id == READS | CHANGES.keys()
+    assert takes_id == READS | CHANGES.keys() | {"export"}
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
@@ -119,6 +119,10 @@ def test_a_verb_that_reads_takes_a_prefix_and_prints_the_id_beside_its_output(na
     for line in out.splitlines() if name == "events" else [out]:
         json.loads(line)
     assert "is run" not in verb(name, "order-42", *more)[2]
+
+
+def test_export_takes_a_prefix_and_prints_the_id_beside_the_document(verb: Cli) -> None:
+    assert "order is run order-42" in verb("export", "order")[2]
 
 
 def test_a_typed_id_that_looks_like_a_recent_one_is_suggested(verb: Cli) -> None:
