@@ -88,6 +88,10 @@ class VersionStore(Protocol):
         """The stored definitions, of one name or all, by name and number."""
         ...
 
+    def version_numbers(self) -> list[tuple[str, int]]:
+        """Every stored version, by name and number, without its definition."""
+        ...
+
     def unfinished_by_version(self, workflow: str) -> dict[int, int]:
         """How many runs of a workflow have not ended, by version; without versions that have none."""
         ...

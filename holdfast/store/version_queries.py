@@ -31,6 +31,9 @@ class VersionQueries(ABC):
         rows = self._rows("all_versions") if workflow is None else self._rows("versions", (workflow,))
         return [VersionRow._make(row) for row in rows]
 
+    def version_numbers(self) -> list[tuple[str, int]]:
+        return [(workflow, version) for workflow, version in self._rows("version_numbers")]
+
     def unfinished_by_version(self, workflow: str) -> dict[int, int]:
         return dict(self._rows("unfinished_by_version", (workflow,)))
 

@@ -278,3 +278,21 @@ def test_python_loads_documents_by_path(written: Project) -> None:
         [sys.executable, str(script)], cwd=written.directory, capture_output=True, text=True, check=False
     )
     assert ran.stdout == "20 30 40\n", ran.stderr
+
+
+def test_a_timer_of_a_document_that_no_engine_has_loaded_is_fired(project: Project) -> None:
+    """A run that sleeps has no owner: only its timer, once it is due, brings it to an engine."""
+    (project.directory / "naps.yaml").write_text(
+        "kind: graph\nname: nap\nnodes: [{id: nap, handler: sleep, input: {seconds: 2s}}]\nresult: done\n"
+    )
+    run = project.start("run", "naps.yaml", "--run-id", "r")
+    eventually(lambda: project.cli("events", "r").stdout.count("RunSuspended") == 1, "the run never slept")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    (project.directory / "other.py").write_text(
+        "import holdfast as hf\n@hf.workflow\nasync def other(ctx: hf.Context) -> None: ...\n"
+    )
+    worker = project.start("worker", "other.py")
+    eventually(lambda: project.json("show", "r")["status"] == "completed", "its timer was never fired")
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(30)

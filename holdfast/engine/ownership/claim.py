@@ -35,6 +35,8 @@ CLAIMED_WHILE_DUE = 50
 """The same while timers are due, which come first: few enough not to delay them, enough for other runs to move."""
 REFILL_SHARE = 4
 """The part of an engine's room, one in this many, that must be free before it claims more runs."""
+NAMES_READ_SECONDS = 1.0
+"""How often the store is asked for workflows that this engine can drive without having loaded them."""
 IN_VAIN_SHARE = 0.05
 """The share of its time that an engine spends at most on reading due timers of runs that it cannot drive."""
 
@@ -54,6 +56,10 @@ class Claims:
         self._last_due: TimerRow | None = None
         """Where the next page of due timers begins, while there are more of them."""
         self._next_due_read = 0.0
+        self._only_stored: list[str] = []
+        self._next_names_read = 0.0
+        self._runnable: dict[tuple[str, int], bool] = {}
+        """Versions of workflows that are not loaded here: whether all of their handlers are."""
         self._waking = False
         """A page of due timers is being read and claimed; a second reader would find the same."""
         self._refilling = False
@@ -210,7 +216,7 @@ class Claims:
         began = runtime.loop.time()
         roots = None if self.only_root_runs is None else sorted(self.only_root_runs)
         now, elapsed = runtime.clock.now(), runtime.clock.elapsed()
-        names, after = handlers.workflow_names(), self._last_due
+        names, after = await self._fired_here(), self._last_due
         due = await runtime.read(
             lambda: runtime.store.due_timers(
                 now, DUE_AT_ONCE, names, roots, queues=runtime.queues, after=after, elapsed=elapsed
@@ -224,6 +230,22 @@ class Claims:
         if not claimed:
             took = runtime.loop.time() - began  # in vain: only other engines can drive the runs that are due
             self._next_due_read = began + took / IN_VAIN_SHARE
+
+    async def _fired_here(self) -> list[str]:
+        """The workflows whose due timers this engine fires: those that are loaded, and those that only the store knows
+        and whose handlers are loaded."""
+        runtime = self._runtime
+        if runtime.loop.time() >= self._next_names_read:
+            self._next_names_read = runtime.loop.time() + NAMES_READ_SECONDS
+            self._only_stored = await runtime.read(self._runnable_names)
+        return [*handlers.workflow_names(), *self._only_stored]
+
+    def _runnable_names(self) -> list[str]:
+        loaded, known = set(handlers.workflow_names()), self._runnable
+        for version in self._runtime.store.version_numbers():
+            if version[0] not in loaded and version not in known:
+                known[version] = self._runtime.versions.runnable(*version)
+        return sorted({workflow for (workflow, _), is_runnable in known.items() if is_runnable} - loaded)
 
     async def claim(self, run_nos: Sequence[int], *, even_without_code: bool = False, fire_only: bool = False) -> int:
         """Claim those of these runs that have no owner and that this engine may drive, and load them; return how many.

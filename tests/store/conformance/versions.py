@@ -40,6 +40,7 @@ class VersionsConformance(Suite):
         versions_of_order(store, 2)
         store.register_version("bill", "h", b"b", 1)
         assert [(row.workflow, row.version) for row in store.versions()] == [("bill", 1), ("order", 1), ("order", 2)]
+        assert store.version_numbers() == [("bill", 1), ("order", 1), ("order", 2)]
         assert [row.version for row in store.versions("order")] == [1, 2]
         assert store.versions("nothing") == []
 

@@ -333,6 +333,9 @@ class OracleReads:
         found = [row for row in self.tables.versions.values() if workflow in (None, row.workflow)]
         return sorted(found, key=lambda row: (row.workflow, row.version))
 
+    def version_numbers(self) -> list[tuple[str, int]]:
+        return [(row.workflow, row.version) for row in self.versions()]
+
     def latest_active(self, workflow: str) -> int | None:
         return max((row.version for row in self.versions(workflow) if row.retired_at is None), default=None)
 

@@ -49,6 +49,10 @@ ORDER BY version;
 SELECT workflow, version, hash, definition, created_at, code, retired_at FROM holdfast.workflow_versions
 ORDER BY workflow, version;
 
+-- name: version_numbers
+-- All versions, without their definitions.
+SELECT workflow, version FROM holdfast.workflow_versions ORDER BY workflow, version;
+
 -- name: retired_versions
 -- Which of these may not be started.
 SELECT w.workflow, w.version FROM unnest($1::text[], $2::bigint[]) AS v (workflow, version)

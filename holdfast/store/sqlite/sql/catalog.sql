@@ -44,6 +44,10 @@ ORDER BY version;
 SELECT workflow, version, hash, definition, created_at, code, retired_at FROM workflow_versions
 ORDER BY workflow, version;
 
+-- name: version_numbers
+-- All versions, without their definitions.
+SELECT workflow, version FROM workflow_versions ORDER BY workflow, version;
+
 -- name: retired_versions
 -- What may not be started.
 SELECT workflow, version FROM workflow_versions WHERE retired_at IS NOT NULL;
