@@ -42,7 +42,7 @@ def read(text: str) -> tuple[Any, Callable[[dict[Any, Any]], dict[Pointer, Place
         raise Unreadable(f"this is not JSON: {e.msg}", hint, e.lineno, e.colno) from None
     except _Repeated as e:
         at = places(text, {}, e.key)[(e.key,)]
-        raise Unreadable(f"the key {short(e.key)} stands twice in one object", "remove one of them", *at[2:4]) from None
+        raise Unreadable(f"the key {short(e.key)} occurs twice in one object", "keep one of them", *at[2:4]) from None
     except BadNumber as e:
         raise Unreadable(e.message, e.hint, *line_and_column(text, max(text.find(e.text), 0))) from None
     if "\\ud" in text or "\\uD" in text:

@@ -166,7 +166,7 @@ def _scalar(event: Any, text: str) -> Any:
 
 def _check_key(event: Any, text: str, here: dict[str, Any]) -> None:
     if text in here:
-        _refuse(event, f"the key {short(text)} stands twice in one object", "remove one of them")
+        _refuse(event, f"the key {short(text)} occurs twice in one object", "keep one of them")
     if text == "<<":
         _refuse(event, "merge keys (<<) are not part of YAML 1.2", "write the keys out")
     if (text in _WORDS or text[0] in _NUMERIC) and not isinstance(_scalar(event, text), str):

@@ -119,7 +119,7 @@ def test_a_run_that_has_ended_already_is_said_to_have_and_is_not_told_again(proj
         (["flows.py", "--input", ORDER], "several workflows"),
         (["missing.py:fulfil"], "there is no file"),
         (["missing.json"], "there is no file"),
-        (["fulfil.json"], "`holdfast validate` and `holdfast graph` take definitions"),
+        (["fulfil.json"], "the document has no 'kind'; add `kind: ...`"),
         (["flows.py:fulfil", "--input", ORDER, "--run-id", "a\nb"], "not a run id"),
         (["flows.py:fulfil", "--input", ORDER, "--timeout", "soon"], "not a duration"),
         (

@@ -47,7 +47,7 @@ def test_a_definition_in_a_file_is_refused(verb: str, tmp_path: Path, capsys: py
     path.write_text('{"name": "flow", "kind": "graph", "nodes": [], "name": "other", "result": null}')
     assert cli.main([verb, str(path)]) != 0
     told = capsys.readouterr()
-    assert 'the key "name" occurs twice' in told.out + told.err
+    assert "the key 'name' occurs twice" in told.out + told.err
 
 
 @pytest.mark.parametrize("verb", [("run",), ("start",)])

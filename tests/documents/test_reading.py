@@ -56,7 +56,7 @@ def test_a_plain_scalar_means_what_yaml_1_2_says(scalar: str, meant: object) -> 
 @pytest.mark.parametrize(
     ("text", "place", "part"),
     [
-        ("a: 1\nb: 2\na: 3\n", (3, 1), "the key 'a' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", (3, 1), "the key 'a' occurs twice"),
         ("x: {{ input.n }}\n", (1, 5), "a list or an object cannot be a key"),
         ("a: !!python/object:os.system x", (1, 4), "is not supported"),
         ("a: !mine {b: 1}", (1, 4), "the tag '!mine' is not supported"),
@@ -91,8 +91,8 @@ def test_what_two_readers_could_take_differently_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("text", "place", "part"),
     [
-        ('{"a": 1,\n "a": 2}', (2, 2), "the key 'a' stands twice"),
-        ('{"a": {"b": [1, {"c": 1, "c": 2}]}}', (1, 26), "the key 'c' stands twice"),
+        ('{"a": 1,\n "a": 2}', (2, 2), "the key 'a' occurs twice"),
+        ('{"a": {"b": [1, {"c": 1, "c": 2}]}}', (1, 26), "the key 'c' occurs twice"),
         ('{"a": NaN}', (1, 7), "NaN is not a number"),
         ('{"a": 1e999}', (1, 7), "is too large"),
         ('{"a": "\\ud800"}', (1, 7), "half of a surrogate pair"),
