@@ -20,6 +20,7 @@ from holdfast.engine.run_handle import Run
 from holdfast.engine.versions import Versions
 from holdfast.inspect.doctor.check import audit_of, prove
 from holdfast.model import handlers
+from holdfast.model.definition import handlers_of
 from holdfast.model.state import RunState
 from holdfast.model.views import Wait
 from holdfast.store.clocks import Clock
@@ -164,9 +165,13 @@ def closed_waits(events: list[Any]) -> list[tuple[str, str]]:
 
 @contextlib.contextmanager
 def without_code_of(*names: str) -> Iterator[None]:
-    """Meanwhile this process has no code for these workflows."""
+    """Meanwhile this process has no code for these workflows, nor for their nodes."""
+    plans = [found.definition for name in names if (found := handlers.find_workflow(name)) is not None]
+    nodes = {use for plan in plans for use in handlers_of(plan.nodes) if not use.startswith("holdfast.")}
     kept = {name: handlers._workflows.pop(name) for name in names}
+    code = {name: handlers._handlers.pop(name) for name in nodes}
     try:
         yield
     finally:
         handlers._workflows.update(kept)
+        handlers._handlers.update(code)
