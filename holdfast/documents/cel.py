@@ -5,8 +5,8 @@ that is outside it, each with its place and what to write instead.
 Never: evaluates anything; what the data means is model/expressions.py. Texts are compiled once, when a document is.
 Invariant: time and memory are linear in the length of the text, and nesting is bounded.
 
-There are parsers of CEL for Python, and none of them serves here: they evaluate and do not show what they have parsed
-(cel-expr-python, 50 MB; common-expression-language), or give no places for what is not in our subset.
+A parser of its own: cel-expr-python (50 MB) and common-expression-language evaluate a text and do not show what they
+have parsed, and a problem needs its place in the document.
 """
 
 from __future__ import annotations
