@@ -123,7 +123,8 @@ class _View:
         open_ones = [n for n in nodes if n.status in _OPEN]
         settled = sorted((n for n in nodes if n.status not in _OPEN), key=lambda n: (n.finished_at or 0, n.output_seq))
         unit = open_ones[-1] if open_ones else settled[-1]
-        if unit.status == NodeStatus.SCHEDULED and unit.attempt == 1 and settled and self._kind(settled[-1]) == "route":
+        has_begun = unit.status != NodeStatus.SCHEDULED or unit.started_at is not None
+        if not has_begun and settled and self._kind(settled[-1]) == "route":
             return self._at(settled[-1], "started", "ok_proceed")  # evaluated again, should the engine die here
         match unit.status:
             case NodeStatus.SCHEDULED | NodeStatus.RUNNING:

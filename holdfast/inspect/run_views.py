@@ -150,9 +150,10 @@ def nodes_json(store: Store, row: RunRow) -> list[dict[str, Any]]:
     visits = current_visits(row)
     version = store.version(row.workflow, row.version)
     if version is not None and row.status not in RUN_TERMINAL:
+        reached = {node.node for node in found}
         for definition in definitions.decode(version.definition).nodes:
             visit = visits.get(definition.id, 1)
-            is_reached = definition.unit and (definition.unit == "join" or definition.id in {n.node for n in found})
+            is_reached = definition.unit and (definition.unit == "join" or definition.id in reached)
             if (definition.id, visit) not in seen and not definition.lane and not is_reached:
                 shown.append(_pending(definition.id, visit))
     return shown

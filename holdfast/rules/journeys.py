@@ -62,7 +62,9 @@ def evaluate_routes_again(d: Draft) -> None:
     """Enter again each route that had answered when the run was cut off, where the unit that it chose has not begun."""
     for path, (unit, visit) in list(d.state.fold.tokens.items()):
         chosen = d.state.nodes.get((unit, path))
-        if chosen is None or chosen.visit != visit or chosen.status is not NodeStatus.SCHEDULED or chosen.attempt > 1:
+        if chosen is None or chosen.visit != visit or chosen.status is not NodeStatus.SCHEDULED:
+            continue
+        if chosen.started_at is not None:  # it has begun: it pended, and was resumed, or is tried again
             continue
         done = [ns for ns in d.state.nodes.values() if ns.path == path and ns.status is NodeStatus.COMPLETED]
         last = max(done, key=lambda ns: ns.output_seq, default=None)

@@ -327,6 +327,19 @@ def test_a_route_whose_branch_had_begun_is_not_evaluated_again() -> None:
     assert running(play) == ["b@."]
 
 
+def test_a_route_is_not_evaluated_again_when_its_branch_pended_and_was_resumed() -> None:
+    play = journey(route("r", yes="b"), step("b", "end"), slots=1)
+    play.complete("r", "yes")
+    play.start_due()
+    play.pend("b", "desk", rerun=True)
+    play.slots = 0
+    play.resume()
+    assert running(play) == []
+    play.slots = 1
+    play.crash()
+    assert running(play) == ["b@."]
+
+
 def test_a_pause_before_the_first_unit_and_between_units_holds_the_path() -> None:
     play = journey(step("a", "b"), step("b", "end"), begin=False)
     play.pause()
